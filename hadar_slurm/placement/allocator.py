@@ -102,6 +102,11 @@ class Allocator:
         is_spread = self.rules.counts_spread and self.snapshot.cluster.largest_node(gpu_type) < size
         return job.spec.throughputs.on(gpu_type, size, is_spread=is_spread)
 
+    def placed_throughput(self, job: Job) -> float:
+        """Return the steps/s of a placed job on its GPUs, of all its copies together."""
+        gangs, throughputs = self.placed[job.spec.job_id].gangs, job.spec.throughputs
+        return sum(self.rules.throughput(gang, throughputs) for gang in gangs)
+
     def may_use(self, job: Job, gpu_type: GpuType) -> bool:
         """Return whether a job could run on one type if all of it were free on the open nodes."""
         return self._may_use(job, gpu_type, self._facts.of(job))

@@ -19,13 +19,7 @@ from typing import NamedTuple
 from hadar_slurm.core.cluster import GpuType, JobId, NodeName
 from hadar_slurm.core.job import Job, Phase, Shape
 from hadar_slurm.placement.allocator import Allocator
-
-
-class _Release(NamedTuple):
-    """GPUs of a node that become free in `in_s` seconds."""
-
-    in_s: float
-    gpus: int
+from hadar_slurm.policies.hadar.completion_forecast import Release
 
 
 class _Start(NamedTuple):
@@ -71,20 +65,20 @@ class _Soon:
         """`ignored`: placed jobs whose GPUs do not count."""
         self._allocator = allocator
         # By type and node, the soonest first.
-        self._releases: defaultdict[GpuType, dict[NodeName, list[_Release]]] = defaultdict(dict)
+        self._releases: defaultdict[GpuType, dict[NodeName, list[Release]]] = defaultdict(dict)
         self._usable: dict[tuple[object, GpuType], frozenset[NodeName]] = {}
         by_id, round_left_s = allocator.snapshot.by_id, allocator.round.left_s
         for job_id, allocation in allocator.placed.items():
             job = by_id[job_id]
-            steps_per_s = _steps_per_s(allocator, job)
+            steps_per_s = allocator.placed_throughput(job)
             if job_id in ignored or job.steps_left >= steps_per_s * round_left_s:
                 continue
             for slot, gpus in allocation.slots:
-                release = _Release(job.steps_left / steps_per_s, gpus)
+                release = Release(job.steps_left / steps_per_s, gpus)
                 insort(self._releases[slot.gpu_type].setdefault(slot.node, []), release)
         for slot, free in allocator.free.items():
             if free > 0 and slot.node in self._releases.get(slot.gpu_type, ()):
-                self._releases[slot.gpu_type][slot.node].insert(0, _Release(0.0, free))
+                self._releases[slot.gpu_type][slot.node].insert(0, Release(0.0, free))
 
     @property
     def is_empty(self) -> bool:
@@ -94,7 +88,7 @@ class _Soon:
     def give_if_sooner(self, job: Job) -> bool:
         """Give a placed job GPUs of a faster type if it ends sooner with them; say whether."""
         allocator, round_left_s = self._allocator, self._allocator.round.left_s
-        own = _steps_per_s(allocator, job)
+        own = allocator.placed_throughput(job)
         ends_s = {
             start: start.in_s + job.steps_left / start.steps_per_s
             for start in self._starts(job)
@@ -161,7 +155,7 @@ class _Soon:
             for in_s, gpus in by_node.pop(node):
                 used = min(missing, gpus)
                 missing -= used
-                rest += [_Release(in_s, gpus - used)] if used < gpus else []
+                rest += [Release(in_s, gpus - used)] if used < gpus else []
             if rest:
                 by_node[node] = rest
 
@@ -169,14 +163,8 @@ class _Soon:
 def _is_slow(allocator: Allocator, job: Job) -> bool:
     """Return whether a job was given GPUs on which it is slower than on its fastest type."""
     is_placed = job.job_id in allocator.placed
-    return is_placed and _steps_per_s(allocator, job) < _fastest(allocator, job)
+    return is_placed and allocator.placed_throughput(job) < _fastest(allocator, job)
 
 
 def _fastest(allocator: Allocator, job: Job) -> float:
     return allocator.throughput(job, allocator.by_speed(job)[0])
-
-
-def _steps_per_s(allocator: Allocator, job: Job) -> float:
-    """Return the steps/s of a placed job, of all its copies together."""
-    gangs, throughputs = allocator.placed[job.job_id].gangs, job.spec.throughputs
-    return sum(allocator.rules.throughput(gang, throughputs) for gang in gangs)

@@ -107,6 +107,8 @@ class SnapshotBuilder:
     _state: SlurmState = field(init=False)
     _now: Observation = field(init=False)
     _jobs: list[Job] = field(init=False)
+    # The nodes of reservations, read when first needed.
+    _reserved: frozenset[NodeName] | None = None
     _copies: dict[JobId, list[Task]] = field(init=False)
     _ended: list[Ended] = field(init=False)
 
@@ -119,7 +121,7 @@ class SnapshotBuilder:
         self._state = state
         self._now = Observation(Snapshot(0.0, state.cluster, ()), Forks({}))
         self._jobs, self._copies, self._ended = [], {}, []
-        self._runnable, self.squatted = {}, set()
+        self._runnable, self.squatted, self._reserved = {}, set(), None
         self.limits.learn(state, self.now_s())
         for row in state.queue.values():
             self._add(row, self._description(row))
@@ -231,11 +233,16 @@ class SnapshotBuilder:
                 marks.add((str(row.key), "ending"))
             # The start of a job changes no plan.
             elif row.is_live and (row.state != "PENDING" or self._description(row) is not None):
-                limited = "limited" if self.limits.denies(row) else "there"
-                limited = "reserved" if _may_meet_reservation(row) else limited
-                marks.add((str(row.key), "later" if self._is_for_later(row) else limited))
+                marks.add((str(row.key), self._mark(row)))
         marks |= {(row.node.name, "open" if row.node.is_schedulable else "closed") for row in nodes}
         return frozenset(marks)
+
+    def _mark(self, row: QueueRow) -> str:
+        if self._is_for_later(row):
+            return "later"
+        if _may_meet_reservation(row):
+            return "reserved"
+        return "limited" if self.limits.denies(row) else "there"
 
     def _can_run(self, row: QueueRow, description: Description) -> bool:
         """Return whether nodes, open to work or not, could hold the job at a known throughput."""
@@ -418,7 +425,9 @@ class SnapshotBuilder:
             self.pins.avoid(row.key, gang.gpus_by_node, now_s)
         if _may_meet_reservation(row):
             # It would not end before a reservation of these nodes begins, or others with it.
-            reserved = self.slurm.reserved_nodes()
+            if self._reserved is None:
+                self._reserved = self.slurm.reserved_nodes()
+            reserved = self._reserved
             if not reserved.isdisjoint(gang.gpus_by_node):
                 self.pins.avoid(row.key, reserved, now_s)
         return self.pins.is_stuck(row.key, gang.gpus_by_node, now_s)
