@@ -156,10 +156,10 @@ class View:
         return view.thinned(math.ceil((len(jobs) + len(expected)) / _MOST_JOBS))
 
     def thinned(self, step: int) -> View:
-        """Return the view with every `step`th job on every `step`th node of each type."""
+        """Return the view with every `step`th job on as much less of each type's GPUs."""
         if step <= 1:
             return self
-        nodes = [gpus[::step] for gpus in self.nodes]
+        nodes = [_thinned(gpus, step) for gpus in self.nodes]
         jobs, expected = self.jobs[::step], self.expected[::step]
         return replace(self, jobs=jobs, expected=expected, nodes=nodes, step=self.step * step)
 
@@ -317,6 +317,16 @@ def choose(
         scores[incumbent] -= _KEEPS
     best = min(scores, key=scores.__getitem__)
     return best, trial.outlooks[best].makespan_s, len(scores)
+
+
+def _thinned(nodes: Sequence[int], step: int) -> list[int]:
+    """Return nodes of one type with a `step`th of its GPUs, at least one node; the last is cut."""
+    left, kept = max(round(sum(nodes) / step), max(nodes, default=0)), []
+    for gpus in (gpus for first in range(step) for gpus in nodes[first::step]):
+        if left > 0:
+            kept.append(min(gpus, left))
+            left -= gpus
+    return kept
 
 
 class _Trial:

@@ -173,11 +173,28 @@ def test_the_choice_is_remembered_and_may_be_lost() -> None:
 
 
 def test_many_jobs_are_thinned() -> None:
-    """Of 2,500 jobs every fifth is played, on every fifth node."""
+    """Of 2,500 jobs every fifth is played, on a fifth of the GPUs."""
     jobs = [a_job(str(number), steps=1000 + number, throughputs=V100) for number in range(2500)]
     thin = view(",".join(["4xV100"] * 30), *jobs)
     assert (len(thin.jobs), thin.nodes) == (500, [[4] * 6])
-    assert (len(thin.thinned(5).jobs), thin.thinned(5).nodes) == (100, [[4, 4]])
+    assert (len(thin.thinned(5).jobs), thin.thinned(5).nodes) == (100, [[4, 1]])
+
+
+@pytest.mark.parametrize(
+    ("cluster", "step", "kept"),
+    [
+        ("4xV100,4xV100,4xV100,4xV100,4xV100", 2, [4, 4, 2]),
+        ("8xV100,2xV100,2xV100", 2, [8]),
+        ("2xV100,2xV100,8xV100", 2, [2, 6]),
+        ("4xV100", 8, [4]),
+        ("1xV100,1xV100,1xV100", 2, [1, 1]),
+    ],
+)
+def test_a_thinned_view_has_its_share_of_gpus(cluster: str, step: int, kept: list[int]) -> None:
+    """Every second of five nodes would be three fifths of the GPUs for half of the jobs."""
+    jobs = [a_job(str(number), throughputs=V100) for number in range(8)]
+    thin = view(cluster, *jobs).thinned(step)
+    assert thin.nodes == [kept]
 
 
 def test_jobs_that_hold_gpus_are_played_from_there() -> None:
