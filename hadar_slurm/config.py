@@ -28,7 +28,7 @@ from pydantic_core import ErrorDetails
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.state.heartbeat import RUN_DIR_VARIABLE
 
-ModeName = Literal["observe", "advise", "enforce"]
+ModeName = Literal["observe", "advise", "steer", "enforce"]
 
 DEFAULT_PATH = Path("/etc/hadar/hadar.yaml")
 _DAY_S = 86400.0

@@ -22,7 +22,6 @@ from hadar_slurm.daemon.world import World, adapter_of, backend_of, make_directo
 from hadar_slurm.errors import ConfigError, HadarError, UsageError
 from hadar_slurm.journal import Journal
 from hadar_slurm.slurm.client.protocol import Site, SlurmAdapter
-from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.state.heartbeat import remove_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.locks import RELEASE, lock, only_daemon
@@ -56,7 +55,7 @@ def _run(options: argparse.Namespace, world: World) -> int:
     slurm = adapter_of(config, world)
     backend_of(config, slurm, world)  # reports errors in its files before anything else
     cluster = slurm.site()
-    enforces = modes(config).all[0] is Mode.ENFORCE
+    enforces = modes(config).all[0].places
     if enforces:
         make_directory(config.state_dir, "state_dir")
     with (

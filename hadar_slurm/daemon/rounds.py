@@ -14,12 +14,11 @@ from hadar_slurm.config import Config
 from hadar_slurm.daemon.signals import Requests
 from hadar_slurm.daemon.signs_of_life import SignsOfLife
 from hadar_slurm.daemon.supervisor import notify
-from hadar_slurm.daemon.world import Life, World, backend_of, make_directory, modes
+from hadar_slurm.daemon.world import Life, Remembering, World, backend_of, make_directory, modes
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.journal import Journal
 from hadar_slurm.slurm.backend import SlurmBackend
-from hadar_slurm.slurm.client.protocol import Site, SlurmAdapter
-from hadar_slurm.slurm.control.modes import Mode
+from hadar_slurm.slurm.client.protocol import Partitions, Site, SlurmAdapter
 from hadar_slurm.slurm.wakeup import FILE_NAME as WAKE_FILE
 from hadar_slurm.slurm.wakeup import make_wake_file
 from hadar_slurm.state.lease import Lease
@@ -102,12 +101,13 @@ def run_with(
     Raises ConfigError for a directory that cannot be made.
     """
     furthest, *others = modes(config).all
-    if furthest is Mode.ENFORCE:
+    if furthest.places:
         make_directory(config.state_dir, "state_dir")
     backend = backend_of(config, slurm, world, furthest)
     # One ledger for all modes: separate ones would overwrite each other.
     backends = [backend, *(replace(backend, mode=mode) for mode in others)]
-    policy, length_s, clock = world.make_policy(config), config.round_seconds, time.perf_counter
+    policy = Remembering(world.make_policy(config))
+    length_s, clock = config.round_seconds, time.perf_counter
     run = partial(run_rounds, policy=policy, length_s=length_s, now_s=world.now_s, clock=clock)
     max_bytes, keep = config.journal_megabytes * 1e6, config.journal_files
     journal = Journal(config.journal, max_bytes=max_bytes, keep=keep)
@@ -115,11 +115,16 @@ def run_with(
     for each in backends:
         each.is_stopping = lambda: requests.to_end or requests.to_reload
         each.is_off = rounds.is_off
+        each.foresee = partial(policy.foresee, round_s=length_s)
     places = ", ".join([config.mode, *(f"{name}: {m}" for name, m in config.partitions.items())])
     text = "hadard %s on cluster %s, policy %s, %s, through %s"
     log.info(text, __version__, cluster.name, policy.name, places, slurm.name)
-    enforced = () if once else modes(config).enforced(backend.slurm.partitions())
-    signs = SignsOfLife(config, cluster.name, lease, rounds.problems, enforced, rounds.is_off)
+    partitions = Partitions(()) if once else backend.slurm.partitions()
+    placed = () if once else modes(config).places_in(partitions)
+    steered = modes(config).steers_in(partitions)
+    signs = SignsOfLife(
+        config, cluster.name, lease, rounds.problems, placed, steered, rounds.is_off
+    )
     with closing(journal), _signs_of_life(signs, backend, world.life, is_daemon=not once):
         run(backend, record=rounds.record_all, max_rounds=1 if once else None)
     return rounds.faults

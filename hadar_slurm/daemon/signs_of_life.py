@@ -39,15 +39,17 @@ class SignsOfLife:
     cluster: str
     lease: Lease
     problems: Problems
-    # The partitions in which jobs may be held (None: all), while `is_off` is false.
-    enforced: tuple[str, ...] | None
+    # The partitions in which hadard places jobs (None: all), while `is_off` is false, and those of
+    # them in which waiting jobs are not held.
+    placed: tuple[str, ...] | None
+    steered: tuple[str, ...]
     is_off: Callable[[], bool]
     _last: _Signed = (-math.inf, None, {})
 
     def sign(self) -> None:
         """Show that hadard lives; raises DaemonError when another hadard has taken over."""
         # Readers compare it with the machine's clock.
-        now_s, partitions = time.time(), () if self.is_off() else self.enforced
+        now_s, partitions = time.time(), () if self.is_off() else self.placed
         problems = dict(self.problems.texts)
         last_s, *before = self._last
         if 0 <= now_s - last_s < _EVERY_S and before == [partitions, problems]:
@@ -61,7 +63,15 @@ class SignsOfLife:
         good_s, spool = good_for_s(self.config), str(self.config.reports)
         until_s, assignments = now_s + good_s, str(self.config.assignments)
         beat = Heartbeat(
-            os.getpid(), self.cluster, until_s, spool, partitions, good_s, assignments, problems
+            os.getpid(),
+            self.cluster,
+            until_s,
+            spool,
+            partitions,
+            good_s,
+            assignments,
+            problems,
+            self.steered,
         )
         try:
             write_heartbeat(self.config.run_dir, beat)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import Counter
@@ -10,11 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hadar_slurm.config import Config
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.plan import Plan
+from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import parse_table
-from hadar_slurm.errors import ConfigError
+from hadar_slurm.errors import ConfigError, HadarError
 from hadar_slurm.policies.policy import Policy, SolverLimits
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.resources import data_file
+from hadar_slurm.sim.onward import begins
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
@@ -26,6 +32,11 @@ from hadar_slurm.slurm.observe.throughput_store import FILE_NAME as PROFILE_FILE
 from hadar_slurm.slurm.observe.throughput_store import Profile
 from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.slurm.wakeup import FILE_NAME as WAKE_FILE
+
+log = logging.getLogger("hadard")
+
+# Forecasts for mode `steer`: of how many starts, and in how many seconds at most.
+_MOST_FORESEEN, _FORESIGHT_S = 32, 0.5
 
 
 def policy_of(config: Config) -> Policy:
@@ -63,6 +74,42 @@ class World:
     life: Life = field(default_factory=Life)
 
 
+@dataclass
+class Remembering:
+    """A policy whose last memory is kept, for forecasts."""
+
+    policy: Policy
+    memory: object = None
+
+    @property
+    def name(self) -> str:
+        """Return the policy's name."""
+        return self.policy.name
+
+    def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
+        """Return the policy's plan."""
+        plan = self.policy.plan(snapshot, round_)
+        self.memory = plan.memory
+        return plan
+
+    def foresee(self, snapshot: Snapshot, round_s: float) -> dict[JobId, Gang]:
+        """Return the gangs of the jobs that are expected to start next, in order; {} in doubt."""
+        try:
+            found = begins(
+                snapshot,
+                self.policy,
+                is_enough=lambda begun: len(begun) >= _MOST_FORESEEN,
+                round_s=round_s,
+                clock=time.perf_counter,
+                limit_s=_FORESIGHT_S,
+                memory=self.memory,
+            )
+        except HadarError as error:
+            log.warning("%s", error)
+            return {}
+        return {job: begin.gang for job, begin in found.items()}
+
+
 def modes(config: Config) -> Modes:
     """Return the mode of every partition."""
     return Modes(Mode(config.mode), {name: Mode(m) for name, m in config.partitions.items()})
@@ -91,7 +138,7 @@ def backend_of(
     ledger = Ledger(config.state_dir / LEDGER_FILE)
     mode = mode or modes(config).all[0]
     # A hadard that only observes may have no writable state_dir for its measurements.
-    keeps = mode is Mode.ENFORCE or os.access(config.state_dir, os.W_OK | os.X_OK)
+    keeps = mode.places or os.access(config.state_dir, os.W_OK | os.X_OK)
     profile = Profile(config.state_dir / PROFILE_FILE, world.now_s) if keeps else None
     return SlurmBackend(slurm, table, settings, ledger, mode, profile, now_s=world.now_s)
 

@@ -95,17 +95,19 @@ def run_rounds(
     now_s: Callable[[], float],
     clock: Callable[[], float],
     max_rounds: int | None = None,
+    memory: object = None,
+    is_logged: bool = True,
 ) -> int:
     """Run rounds until the backend says stop, or for `max_rounds`; return how many were run.
 
     `now_s` returns the backend's time, in which rounds are measured; `clock` times the loop's work.
     Every round goes to `record` before the wait. A plan's `memory` goes to the policy's next round;
-    a round without a plan keeps the previous one. A plan may end the round early.
+    a round without a plan keeps the previous one, and the first has `memory`. A plan may end the
+    round early.
     """
     index = 0
     wake: str = "start"
     ends_s = now_s()
-    memory: object = None
     renewals = Renewals()
     while True:
         begun_s = now_s()
@@ -117,7 +119,8 @@ def run_rounds(
         if result.plan:
             memory = result.plan.memory
             ends_s = min(ends_s, result.plan.next_round_s or ends_s)
-        _log(result)
+        if is_logged:
+            _log(result)
         record(result)
         index += 1
         if index == max_rounds or (wake := backend.wait(ends_s)) is Wake.STOP:

@@ -30,7 +30,7 @@ MAX_LIMIT_S = 1e9
 MAX_COPIES = 1000
 _KEYS = frozenset(
     "hadar workload rates steps limit_s gpus asks shape copies checkpoint restart_cost_s held "
-    "leave comment".split()
+    "steered leave comment".split()
 )
 # sbatch's options that request GPUs, and their values such as `v100:2,k80` or, of gres, `gpu:2`.
 # They become part of a command, so nothing else may be in them.
@@ -63,6 +63,8 @@ class Description:
     restart_cost_s: float | None = None
     # The job was submitted under a hold that hadard may release.
     is_held: bool = False
+    # hadar-sbatch has excluded the nodes on which the job cannot run.
+    is_steered: bool = False
     # The owner has taken the job out of hadard's control.
     leaves: bool = False
     # The user's own comment, which would otherwise be in the field.
@@ -122,6 +124,7 @@ def encode(description: Description) -> str:
         "checkpoint": description.checkpoint,
         "restart_cost_s": description.restart_cost_s,
         "held": description.is_held or None,
+        "steered": description.is_steered or None,
         "leave": description.leaves or None,
         "comment": description.comment,
     }
@@ -170,6 +173,7 @@ def decode(comment: str) -> Description | None:
         checkpoint=tree.get("checkpoint") is True,
         restart_cost_s=restart,
         is_held=tree.get("held") is True,
+        is_steered=tree.get("steered") is True,
         leaves=tree.get("leave") is True,
         comment=str(tree.get("comment", "")),
     )

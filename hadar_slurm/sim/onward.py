@@ -29,37 +29,47 @@ def begins(
     snapshot: Snapshot,
     policy: Policy,
     *,
-    awaited: JobId,
+    is_enough: Callable[[Mapping[JobId, Begin]], bool],
     round_s: float,
     clock: Callable[[], float],
     limit_s: float,
+    memory: object = None,
 ) -> dict[JobId, Begin]:
-    """Return the starts of queued jobs, up to that of `awaited`.
+    """Return the starts of queued jobs, in their order, until those found are enough.
 
     All jobs have the snapshot's throughputs; no job arrives, no node fails, and unmanaged jobs keep
-    their GPUs. `awaited` is missing if it never starts, or was not found within `limit_s` real
-    seconds on `clock`. Raises HadarError when a round fails.
+    their GPUs. A job is missing if it never starts, or was not found within `limit_s` real seconds
+    on `clock`. `memory` goes to the policy. Raises HadarError when a round fails.
     """
     deadline_s = clock() + limit_s
     world = _ForecastBackend(
-        SimBackend.from_snapshot(snapshot), snapshot.by_id, awaited, lambda: clock() >= deadline_s
+        SimBackend.from_snapshot(snapshot), snapshot.by_id, is_enough, lambda: clock() >= deadline_s
     )
 
     def check(record: RoundRecord) -> None:
         if record.errors:
             raise HadarError(f"the forecast fails: {'; '.join(record.errors)}")
 
-    run_rounds(world, policy, check, length_s=round_s, now_s=lambda: world.world.now_s, clock=clock)
+    run_rounds(
+        world,
+        policy,
+        check,
+        length_s=round_s,
+        now_s=lambda: world.world.now_s,
+        clock=clock,
+        memory=memory,
+        is_logged=False,
+    )
     return world.begun
 
 
 @dataclass
 class _ForecastBackend:
-    """The simulated cluster with the jobs' node and type limits, until `awaited` starts."""
+    """The simulated cluster with the jobs' node and type limits, until enough have started."""
 
     world: SimBackend
     jobs: Mapping[JobId, Job]
-    awaited: JobId
+    is_enough: Callable[[Mapping[JobId, Begin]], bool]
     is_late: Callable[[], bool]
     begun: dict[JobId, Begin] = field(default_factory=dict)
 
@@ -76,12 +86,12 @@ class _ForecastBackend:
         return outcomes
 
     def wait(self, until_s: float) -> Wake:
-        """Advance, unless the awaited job has started, nothing runs, or time is up.
+        """Advance, unless enough jobs have started, nothing runs, or time is up.
 
-        If nothing runs, the job was not started although all GPUs were free: it is assumed that it
-        can never start.
+        If nothing runs, no job was started although all GPUs were free: it is assumed that those
+        left can never start.
         """
-        if self.awaited in self.begun or self.is_late() or not self.world.is_busy:
+        if self.is_enough(self.begun) or self.is_late() or not self.world.is_busy:
             return Wake.STOP
         return self.world.wait(until_s)
 

@@ -25,12 +25,14 @@ from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState, waits_for_nodes
 from hadar_slurm.slurm.control.advise import advise, features_by_type
 from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us, message
+from hadar_slurm.slurm.control.claim import State
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.slurm.control.pins import Pins
 from hadar_slurm.slurm.control.restore import NODES_REPORT_WITHIN_S, restore_jobs
 from hadar_slurm.slurm.control.start_stop import Mover, must_name_type
 from hadar_slurm.slurm.control.state_machine import Event, Kind
+from hadar_slurm.slurm.control.steering import Foresight, Steerer
 from hadar_slurm.slurm.observe.array_jobs import Fork
 from hadar_slurm.slurm.observe.copy_facts import copy_facts
 from hadar_slurm.slurm.observe.snapshot_builder import Observation, SnapshotBuilder
@@ -45,6 +47,7 @@ log = logging.getLogger(__name__)
 # runs before its job is in the queue.
 _WAKE_POLL_S = 0.2
 _BURST_S = 2.0
+_GAP = "plain jobs wait, and would take GPUs that are freed without a successor in the queue"
 
 
 @dataclass
@@ -62,6 +65,8 @@ class SlurmBackend:
     mode: Mode = Mode.ENFORCE
     # Measured throughputs.
     profile: Profile | None = None
+    # Foresees the starts of waiting jobs, for mode `steer`.
+    foresee: Foresight = lambda snapshot: {}
     # Called at least every `poll_s` seconds while waiting or applying, for the heartbeat.
     on_wait: Callable[[], None] = lambda: None
     # Whether the daemon is to end.
@@ -121,13 +126,13 @@ class SlurmBackend:
             self.profile.sync()
         seen = self._observation
         if seen is not None:
-            if self.mode is Mode.ENFORCE:
+            if self.mode.places:
                 self._records(self.ledger.adopt)
                 self._requeue_ended(seen)
             self._restore(seen)
             self._take_back_raced_holds()
         outcomes = self._outcomes([self._on_task(action) for action in actions])
-        if self.mode is Mode.ENFORCE and seen is not None:
+        if self.mode.places and seen is not None:
             self._assign_quotas(actions, outcomes, seen.forks.by_parent)
         return [replace(o, action=a) for a, o in zip(actions, outcomes, strict=True)]
 
@@ -148,20 +153,58 @@ class SlurmBackend:
             # Other jobs have their GPUs now.
             mover.hold_timed_out(seen.pin_timed_out - {start.job_id for start in starts})
         outcomes: dict[Action, Outcome] = {
-            **{a: Outcome(a, Status.DEFERRED, not_ready[a.job_id]) for a in early},
-            **mover.stop([a for a in actions if isinstance(a, Stop) and a not in early]),
-            **mover.start(starts),
+            **{a: Outcome(a, Status.DEFERRED, not_ready[a.job_id]) for a in early}
         }
+        # A successor is first in line before its GPUs are freed.
+        outcomes |= self._steer([a for a in actions if a not in outcomes], seen)
+        stops = [a for a in actions if isinstance(a, Stop) and a not in outcomes]
+        outcomes |= mover.stop(stops)
+        pinned = mover.start([start for start in starts if start not in outcomes])
+        outcomes |= pinned
         now_s = self.now_s()
-        for action, outcome in outcomes.items():
-            if isinstance(action, Start) and outcome.status is Status.DONE:
+        for action, outcome in pinned.items():
+            if outcome.status is Status.DONE:
                 self._pins.begin(action.job_id, now_s)
+        self._release_stopped(starts)
         failed = {start.job_id for start in starts if outcomes[start].status is not Status.DONE}
         if seen is not None:
             mover.hold_timed_out(seen.pin_timed_out & failed)
             self._records(partial(self.ledger.forget_all_but, seen.alive))
             self._notify(seen.to_notify)
         return [outcomes.get(action, Outcome(action, Status.DONE)) for action in actions]
+
+    def _steer(self, actions: Sequence[Action], seen: Observation | None) -> dict[Action, Outcome]:
+        """Steer the waiting jobs of mode `steer`; return the outcomes of what is done thereby."""
+        if self.mode is not Mode.STEER or seen is None or self._state is None:
+            return {}
+        now_s = self.now_s()
+        steerer = Steerer(
+            self.slurm, self.ledger, self._pins, self._state, seen.snapshot.jobs, now_s
+        )
+        gapped = steerer.gapped(actions, seen.alive)
+        later = {a: Outcome(a, Status.DEFERRED, _GAP) for a in gapped}
+        starts = [a for a in actions if isinstance(a, Start) and steerer.may_start(a)]
+        named = {start.job_id for start in starts}
+        soon = self.foresee(seen.snapshot) if steerer.waiting.keys() - named else {}
+        return {**later, **steerer.start(starts, soon)}
+
+    def _release_stopped(self, starts: Sequence[Start]) -> None:
+        """Give jobs back to Slurm's queue in mode `steer` that hadard has stopped."""
+        seen = self._observation
+        if self.mode is not Mode.STEER or seen is None:
+            return
+        started = {start.job_id for start in starts}
+        managed = {job.job_id for job in seen.snapshot.jobs} - started
+        queue = self.slurm.queue()
+        self.ledger.see(self.slurm, queue.values())
+        stopped = [
+            job
+            for job in managed
+            if job in queue and queue[job].is_held_by_user and self.ledger[job].state is State.HELD
+        ]
+        for returned in restore_jobs(self.slurm, self.ledger, queue, stopped) if stopped else ():
+            if returned.fault:
+                log.warning("job %s: not yet released: %s", returned.job, returned.fault)
 
     def wait(self, until_s: float) -> Wake:
         """Sleep until the round ends, the jobs or nodes of the plan change, or a pin times out.

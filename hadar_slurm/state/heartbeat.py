@@ -37,6 +37,8 @@ class Heartbeat:
     assignments: str = ""
     # What keeps hadard from doing all of its work now, by kind (`journal`, `reports`).
     problems: Mapping[str, str] = field(default_factory=dict)
+    # The partitions in which waiting jobs are not held, as in `partitions`.
+    steered: tuple[str, ...] = ()
 
     def is_fresh(self, now_s: float) -> bool:
         """Return whether it has not expired; False for one from the future, by a wrong clock."""
@@ -46,6 +48,10 @@ class Heartbeat:
         """Return whether this is fresh and hadard enforces in `partition` (None: the default)."""
         is_enforced = self.partitions is None or (partition or "") in self.partitions
         return is_enforced and self.is_fresh(now_s)
+
+    def steers(self, partition: str | None) -> bool:
+        """Return whether waiting jobs are not held in `partition`, or the first of `a,b`."""
+        return any(name in self.steered for name in (partition or "").split(","))
 
 
 def run_dir(environment: Mapping[str, str]) -> Path:
@@ -77,6 +83,7 @@ def read_heartbeat(directory: Path) -> Heartbeat | None:
             float(tree.get("good_for_s", math.inf)),
             str(tree.get("assignments", "")),
             {str(kind): str(text) for kind, text in tree.get("problems", {}).items()},
+            tuple(map(str, tree.get("steered", ()))),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

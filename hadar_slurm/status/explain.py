@@ -122,7 +122,12 @@ def explain(
         return found
     round_s = float(line["length_s"])
     forecast = partial(
-        begins, policy=policy, awaited=job_id, round_s=round_s, clock=clock, limit_s=limit_s
+        begins,
+        policy=policy,
+        is_enough=lambda begun: job_id in begun,
+        round_s=round_s,
+        clock=clock,
+        limit_s=limit_s,
     )
     begun = forecast(snapshot)
     begins_s = begun[job_id].in_s if job_id in begun else math.inf

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from hadar_slurm.core.cluster import NodeName
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.submit.request import SbatchRequest
 
 
-def compose(request: SbatchRequest, description: Description, *, is_held: bool) -> tuple[str, ...]:
-    """Return the sbatch call: hadar-sbatch's options first, then all of the user's."""
+def compose(
+    request: SbatchRequest,
+    description: Description,
+    *,
+    is_held: bool,
+    excluded: Sequence[NodeName] = (),
+) -> tuple[str, ...]:
+    """Return the sbatch call: hadar-sbatch's options first, then all of the user's.
+
+    `excluded`: nodes that a job which is not held must not get.
+    """
     if not is_held:
         # Plain Slurm would not place the copies on separate nodes.
         description = replace(description, copies=1)
-    added = [f"--comment={encode(replace(description, is_held=is_held))}"]
+    marked = replace(description, is_held=is_held, is_steered=bool(excluded))
+    added = [f"--comment={encode(marked)}"]
+    if excluded:
+        added.append(f"--exclude={','.join(excluded)}")
     if is_held:
         added.append("--hold")
     if description.copies > 1:

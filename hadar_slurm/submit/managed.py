@@ -6,10 +6,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from hadar_slurm.core.cluster import Cluster, Node
+from hadar_slurm.core.cluster import Cluster, Node, NodeName
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.errors import SlurmError
 from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE, user_reports
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.client.gres import parse_gpus
@@ -27,7 +28,8 @@ def managed_call(
     """Return the call that describes a job to hadard; plain sbatch's if an option fixes its nodes.
 
     The call submits the job held, for hadard to release, unless `unserved` says why hadard does not
-    serve it, or its user holds it.
+    serve it, or its user holds it. Where waiting jobs are not held, it excludes the nodes on which
+    the job cannot run.
     """
     why_fixed, why_not = why_nodes_fixed(request), unserved or why_nodes_or_start_fixed(request)
     cluster, own_cluster = _clusters(request.values.get("partition"))
@@ -37,8 +39,16 @@ def managed_call(
         check_fits(description, cluster)
     if why_fixed:
         return Call(request.plain_call, Decision(False, why_fixed))
-    is_held = not why_not
-    decision = Decision(is_held, why_not or summary(description, request, estimator.table))
+    is_taken = not why_not
+    # Only hadard can put copies on separate nodes: they are held.
+    is_steered = (
+        is_taken
+        and description.copies == 1
+        and beat is not None
+        and beat.steers(request.values.get("partition"))
+    )
+    is_held = is_taken and not is_steered
+    decision = Decision(is_taken, why_not or summary(description, request, estimator.table))
     unknown = unknown_model(description, estimator.table)
     notes = [unknown] if unknown else []
     if "copies" in request.hadar_options and description.copies == 1:
@@ -53,8 +63,20 @@ def managed_call(
     if is_held and description.copies > 1:
         check_exports(request)
         variables[COPIES_VARIABLE] = str(description.copies)
-    argv = compose(request, description, is_held=is_held)
+    excluded = _impossible(description, estimator, own_cluster) if is_steered else ()
+    argv = compose(request, description, is_held=is_held, excluded=excluded)
     return Call(argv, decision, variables, tuple(notes), description, own_cluster)
+
+
+def _impossible(
+    description: Description, estimator: Estimator, cluster: Cluster | None
+) -> tuple[NodeName, ...]:
+    """Return the nodes of a job's partition with types on which it does not run."""
+    if cluster is None:
+        return ()
+    throughputs = estimator.throughputs(description, "", cluster.gpus_by_type)
+    runs = {k for k in cluster.gpus_by_type if throughputs.on(k, description.gpus) > 0}
+    return tuple(n.name for n in cluster.nodes if runs.isdisjoint(k for k, _ in n.gpus))
 
 
 def load_estimator() -> Estimator:

@@ -71,7 +71,7 @@ def as_json(
         "job": job,
         "cluster": cluster,
         **call.decision._asdict(),
-        "is_held": call.decision.taken,
+        "is_held": call.decision.taken and "--hold" in call.argv,
         "sbatch": call.argv,
         "environment": dict(call.variables),
         "notes": call.notes,

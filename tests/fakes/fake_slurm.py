@@ -110,6 +110,7 @@ class FakeJob:
     task: int | None = None
     throttle: int = 0
     excluded: tuple[str, ...] = ()
+    nice: int = 0
     features: frozenset[str] = frozenset()
     prefers: str = ""
     dependency: int = 0
@@ -418,7 +419,11 @@ class FakeSlurm:
         elif key == "Features":
             self._must_wait(job)
             job.features = frozenset(filter(None, value.split("&")))
+        elif key == "Nice":
+            self._must_wait(job)
+            job.nice = int(value)
         elif key == "ExcNodeList":
+            self._must_wait(job)
             job.excluded = fold_out(value)
         elif key == "Dependency":
             job.dependency = int(value.removeprefix("afterok:") or 0)
@@ -533,7 +538,7 @@ class FakeSlurm:
         """Start jobs in the order of submission or release; a job that does not fit is skipped."""
         waiting = [job for job in self.jobs if job.state == "PENDING" and not job.hold]
         free = self.free() if waiting else Counter()
-        for job in sorted(waiting, key=lambda job: job.rank):
+        for job in sorted(waiting, key=lambda job: job.rank + job.nice):
             job.reason = self._why_waits(job)
             if job.reason == "None" and self._is_throttled(job):
                 job.reason = "JobArrayTaskLimit"

@@ -357,7 +357,7 @@ def _begins(job: FakeJob) -> str:
 
 
 def _priority(job: FakeJob) -> str:
-    return "0" if job.hold else str(4_294_901_760 - job.rank)
+    return "0" if job.hold else str(4_294_901_760 - job.rank - job.nice)
 
 
 def fold(names: Sequence[str]) -> str:
@@ -487,7 +487,7 @@ def _job_line(slurm: FakeSlurm, job: FakeJob) -> str:
     comment = f"Comment={job.comment} " if job.comment else ""
     return (
         f"JobId={job.number}{array}{het} JobName={job.name} UserId={job.user}({slurm.uid}) "
-        f"GroupId={job.user}({slurm.uid}) MCS_label=N/A Priority={_priority(job)} Nice=0 "
+        f"GroupId={job.user}({slurm.uid}) MCS_label=N/A Priority={_priority(job)} Nice={job.nice} "
         f"Account={_or(job.account)} QOS={_or(job.qos)} JobState={job.state} "
         f"Reason={job.reason.replace(' ', '_')} "
         f"Dependency={_dependency(slurm, job)} Requeue={int(job.may_requeue)} "

@@ -47,10 +47,17 @@ class Site:
         path.write_text(f"#!{sys.executable}\n{text}", encoding="utf-8")
         path.chmod(0o755)
 
-    def beat(self, *, good_for_s: float = 600.0, partitions: tuple[str, ...] | None = None) -> None:
+    def beat(
+        self,
+        *,
+        good_for_s: float = 600.0,
+        partitions: tuple[str, ...] | None = None,
+        steered: tuple[str, ...] = (),
+    ) -> None:
         """Write a heartbeat."""
-        until_s = time.time() + good_for_s
-        write_heartbeat(self.root, Heartbeat(1, "cluster", until_s, "/spool/hadar", partitions))
+        until_s, spool = time.time() + good_for_s, "/spool/hadar"
+        beat = Heartbeat(1, "cluster", until_s, spool, partitions, steered=steered)
+        write_heartbeat(self.root, beat)
 
     def run(
         self,

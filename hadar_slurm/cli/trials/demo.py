@@ -18,7 +18,7 @@ from hadar_slurm.devcluster.config import parse_nodes
 from hadar_slurm.errors import HadarError
 from hadar_slurm.journal import read_journal
 from hadar_slurm.lab.checks import check_choice
-from hadar_slurm.lab.demo.both_runs import both_runs
+from hadar_slurm.lab.demo.both_runs import MODES, both_runs
 from hadar_slurm.lab.demo.report import (
     job_table,
     plan_mismatches,
@@ -39,6 +39,7 @@ def demo(
     policy: Annotated[
         str, one_of(POLICY_NAMES, "hadard's policy, see docs/policies.md.")
     ] = DEFAULT_POLICY,
+    way: Annotated[str, one_of(MODES, "How hadard treats waiting jobs.")] = "hold",
     steps: Annotated[
         bool, typer.Option(help="Submit jobs with their number of training steps.")
     ] = True,
@@ -47,6 +48,7 @@ def demo(
     """Run 24 jobs on a real local Slurm, without and with hadard, and compare."""
     console = Console(stderr=as_json)
     check_choice("--policy", policy, POLICY_NAMES)
+    check_choice("--way", way, tuple(MODES))
     workload = load_workload()
     output.mkdir(parents=True, exist_ok=True)
     console.print(
@@ -57,7 +59,14 @@ def demo(
         scratch = Path(name)
         with LocalCluster.up(scratch / "cluster", parse_nodes(workload.cluster)) as cluster:
             plain, hadar = both_runs(
-                workload, cluster, scratch, output, console, policy=policy, tells_steps=steps
+                workload,
+                cluster,
+                scratch,
+                output,
+                console,
+                policy=policy,
+                way=way,
+                tells_steps=steps,
             )
             nodes = Cluster.of(row.node for row in read_nodes(cluster.runner()))
     show_results(output, nodes, plain, hadar, console, as_json=as_json)

@@ -27,13 +27,14 @@ from hadar_slurm.lab.demo.workload import DemoWorkload
 _LIMIT_S = 240.0
 # Rounds and costs scaled to jobs that last seconds instead of hours.
 CONFIG = {
-    "mode": "enforce",
     "round_seconds": 5,
     "poll_seconds": 0.25,
     "restart_cost_seconds": 2.5,
     "grace_seconds": 10,
     "pin_timeout_seconds": 15,
 }
+# hadard's mode by the way in which it treats waiting jobs.
+MODES = {"hold": "enforce", "steer": "steer"}
 # Without a terminal, progress is one line in this many seconds.
 _LINE_EVERY_S = 10.0
 
@@ -46,12 +47,14 @@ def both_runs(
     console: Console,
     *,
     policy: str,
+    way: str,
     tells_steps: bool,
 ) -> tuple[list[JobRun], list[JobRun]]:
     """Run the workload without and with hadard; hadard's journal and log go to `output`."""
     environment = job_environment(cluster.environment())
     config = {
         **CONFIG,
+        "mode": MODES[way],
         "policy": policy,
         "slurm_conf": cluster.slurm_conf,
         "run_dir": environment["HADAR_RUN_DIR"],

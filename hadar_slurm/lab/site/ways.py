@@ -16,4 +16,6 @@ _SCALED: Mapping[str, object] = {
 WAYS: Mapping[str, Mapping[str, object]] = {
     # Waiting jobs are held; each is released when GPUs are free for it.
     "hold": {**_SCALED, "mode": "enforce"},
+    # Slurm keeps the queue; hadard limits the nodes of waiting jobs.
+    "steer": {**_SCALED, "mode": "steer"},
 }

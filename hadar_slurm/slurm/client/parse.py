@@ -211,7 +211,9 @@ def fold_out(text: str) -> tuple[NodeName, ...]:
 
 
 _NODE = re.compile(r"^NodeName=(\S+) (.*)$", re.MULTILINE)
-_NODE_FIELD = re.compile(r" (Gres|State|SlurmdStartTime|ActiveFeatures|Partitions)=(\S+)")
+_NODE_FIELD = re.compile(
+    r" (Gres|State|SlurmdStartTime|ActiveFeatures|Partitions|CPUAlloc|CPUTot)=(\S+)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +225,8 @@ class NodeRow:
     partitions: tuple[str, ...]
     features: frozenset[str] = frozenset()
     has_reported: bool = True
+    # Jobs have all of its cores: no other can start there, though GPUs may be free.
+    is_full: bool = False
 
 
 def parse_nodes(text: str) -> list[NodeRow]:
@@ -241,6 +245,7 @@ def parse_nodes(text: str) -> list[NodeRow]:
             partitions.split(",") if partitions else (),
             set(features.split(",")) - {"(null)"},
             has_reported=field.get("SlurmdStartTime") != "None",
+            is_full=0 < int(field.get("CPUTot", 0)) <= int(field.get("CPUAlloc", 0)),
         )
         rows.append(row)
     if text.strip() and not rows:
@@ -256,6 +261,7 @@ def node_row(
     features: Iterable[str],
     *,
     has_reported: bool,
+    is_full: bool = False,
 ) -> NodeRow:
     """Return a node, schedulable where it takes work.
 
@@ -266,7 +272,8 @@ def node_row(
     is_asleep = not _ASLEEP_FLAGS.isdisjoint(state.split("+"))
     is_schedulable = (has_reported or is_asleep) and takes_work(state)
     node = Node.of(name, gpus, is_schedulable=is_schedulable, is_asleep=is_asleep)
-    return NodeRow(node, state, tuple(partitions), frozenset(features), has_reported)
+    of = frozenset(features)
+    return NodeRow(node, state, tuple(partitions), of, has_reported, is_full)
 
 
 def takes_work(state: str) -> bool:
@@ -327,6 +334,28 @@ _SET_APART = re.compile(r" ExcNodeList=(?!\(null\))\S| CronJob=Yes\b")
 def is_set_apart_by_detail(detail: str) -> bool:
     """Return whether a job's detail line shows excluded nodes or scrontab."""
     return _SET_APART.search(detail) is not None
+
+
+_EXCLUDED = re.compile(r" ExcNodeList=(\S+)")
+_NICE = re.compile(r" Nice=(-?\d+)")
+_CRON = re.compile(r" CronJob=Yes\b")
+
+
+def excluded_nodes(detail: str) -> tuple[NodeName, ...]:
+    """Return the nodes that a job excludes, by its detail line.
+
+    None if its name or comment imitates that part of the line, or if it is scrontab's.
+    """
+    found = set(_EXCLUDED.findall(detail))
+    if len(found) != 1 or found == {"(null)"} or _CRON.search(detail):
+        return ()
+    return fold_out(found.pop())
+
+
+def nice_value(detail: str) -> int | None:
+    """Return a job's nice value by its detail line; None if a text of its user imitates it."""
+    found = set(_NICE.findall(detail))
+    return int(found.pop()) if len(found) == 1 else None
 
 
 _NUM_NODES = re.compile(r" NumNodes=(\d+)(-\d+)? ")

@@ -100,6 +100,11 @@ class PySlurm(CommandLine):
                 if row.is_live and (job.excluded_nodes or job.is_cronjob)
             ),
             {
+                row.key: parse.fold_out(job.excluded_nodes)
+                for job, row in jobs
+                if row.state == "PENDING" and job.excluded_nodes and not job.is_cronjob
+            },
+            num_nodes={
                 row.key: parse.asked_nodes(
                     f" NumNodes={job.num_nodes}-{job.max_nodes} " if job.max_nodes else "",
                     row.request.num_nodes,

@@ -6,9 +6,11 @@ Measured on 22.05, 24.11 and 26.05. docs/slurm.md: what may change, in which sta
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ClusterShell.NodeSet import NodeSet
 
+from hadar_slurm.core.cluster import NodeName
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import UNTYPED
@@ -79,10 +81,18 @@ def command(change: Update) -> list[str]:
                 f"{key}=" for key in keys
             ]
             return ["scontrol", "update", f"JobId={job}", *words]
+        case updates.Steer(job, num_nodes, nodes, excluded, nice):
+            words = [
+                f"NumNodes={num_nodes}",
+                f"ReqNodeList={_folded(nodes)}",
+                f"ExcNodeList={_folded(excluded)}",
+                *([] if nice is None else [f"Nice={nice}"]),
+            ]
+            return ["scontrol", "update", f"JobId={job}", *words]
         case updates.SetRequest(job, request, begins_in_s):
             given = {
                 "NumNodes": request.num_nodes,
-                "ReqNodeList": str(NodeSet.fromlist(list(request.nodes))),
+                "ReqNodeList": _folded(request.nodes),
                 "TresPerNode": request.per_node,
                 "TresPerJob": request.per_job,
                 "TresPerTask": request.per_task,
@@ -91,6 +101,10 @@ def command(change: Update) -> list[str]:
             }
             words = [f"{key}={value}" for key, value in given.items() if value]
             return ["scontrol", "update", f"JobId={job}", *words]
+
+
+def _folded(nodes: Sequence[NodeName]) -> str:
+    return str(NodeSet.fromlist(list(nodes)))
 
 
 def parse_version(text: str) -> tuple[int, int]:

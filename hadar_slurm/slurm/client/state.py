@@ -30,6 +30,10 @@ class SlurmState:
     gangs: dict[JobId, Gang]
     # Pending jobs that exclude nodes or belong to scrontab, which squeue does not show.
     set_apart_by_detail: frozenset[JobId] = frozenset()
+    # The nodes that pending jobs exclude, where Slurm shows them beyond doubt.
+    excluded: Mapping[JobId, tuple[NodeName, ...]] = field(default_factory=dict)
+    # The nice values of pending jobs, likewise.
+    nice: Mapping[JobId, int] = field(default_factory=dict)
     # The ranges of nodes that pending jobs ask for, where Slurm shows them.
     num_nodes: Mapping[JobId, str] = field(default_factory=dict)
     # For a job without a maximum of nodes, Slurm shows its number of tasks as the maximum.
@@ -109,6 +113,7 @@ def read_all(runner: Runner) -> SlurmState:
     known = {row.raw_id for row in queue.values()}
     details = parse.split_job_details(runner.run(_SHOW_JOBS), known)
     of_row = {row.key: details.get(row.raw_id, "") for row in live}
+    pending = [row.key for row in live if row.state == "PENDING"]
     gangs = {
         row.key: parse.held_gang(of_row[row.key] or _detail(runner, row.raw_id), row.nodes)
         for row in live
@@ -120,11 +125,9 @@ def read_all(runner: Runner) -> SlurmState:
         {key: gang for key, gang in gangs.items() if gang.slots},
         # A line in doubt is not queried again here: Slurm itself enforces excluded nodes.
         frozenset(key for key, detail in of_row.items() if parse.is_set_apart_by_detail(detail)),
-        {
-            row.key: asked_nodes(of_row[row.key], row.request.num_nodes)
-            for row in live
-            if row.state == "PENDING"
-        },
+        {key: names for key in pending if (names := parse.excluded_nodes(of_row[key]))},
+        {key: nice for key in pending if (nice := parse.nice_value(of_row[key])) is not None},
+        {key: asked_nodes(of_row[key], queue[key].request.num_nodes) for key in pending},
         throttles=parse.array_throttles(of_row.values()),
     )
 

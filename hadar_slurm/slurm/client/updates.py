@@ -64,6 +64,20 @@ class SetRequest(_JobChange):
     begins_in_s: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Steer(_JobChange):
+    """Limit the nodes of a pending job, which need not be held; its GPUs stay as requested.
+
+    It gets all of `nodes` (empty: any) and none of `excluded`. `nice` is taken off its priority
+    (None: as before).
+    """
+
+    num_nodes: str
+    nodes: tuple[NodeName, ...] = ()
+    excluded: tuple[NodeName, ...] = ()
+    nice: int | None = None
+
+
 class SetStartNow(_JobChange):
     """Let a requeued job begin now, not after Slurm's delay of two minutes."""
 
@@ -94,4 +108,4 @@ class Notify(_JobChange):
 
 
 _Simple = Hold | Release | ClearRequest | SetStartNow | SignalCheckpoint | Requeue
-Update = _Simple | SetRequest | Prefer | Notify
+Update = _Simple | SetRequest | Steer | Prefer | Notify

@@ -19,7 +19,7 @@ class State(StrEnum):
 
     # hadard has changed nothing, or everything is undone: a hold is its owner's.
     UNMANAGED = "unmanaged"
-    # Not held: hadard has set a preference only.
+    # Not held: hadard has set a preference, or limited the nodes that Slurm may choose.
     STEERED = "steered"
     # A hold is sent and not yet read back: it may race with the job's start.
     HOLDING = "holding"
@@ -73,6 +73,12 @@ class Claim:
     named: tuple[str, ...] = ()
     # The features that hadard has made the job prefer.
     preferred: str = ""
+    # The nodes that hadard has excluded, and its nice value beside the owner's.
+    excluded: tuple[NodeName, ...] = ()
+    nice: int = 0
+    own_nice: int = 0
+    # 1 if `pinned` was set without a hold, by `Steer`; 0 if under one, with its own GPUs.
+    steered: int = 0
     # When our hold was last sent or observed to be gone; 0: unknown, or slurmctld has saved it
     # since.
     since_s: float = 0.0
@@ -96,6 +102,15 @@ class Claim:
         """Return whether hadard chose these nodes; other nodes are the owner's later choice."""
         return bool(self.pinned) and set(nodes) == set(self.pinned)
 
+    @property
+    def steers(self) -> bool:
+        """Whether hadard has excluded nodes or set a nice value."""
+        return bool(self.excluded) or self.nice != self.own_nice
+
+    def nice_of_owner(self, nice: int) -> int:
+        """Return the owner's part where Slurm shows the value `nice`."""
+        return self.own_nice if nice == self.nice else nice
+
     def named_types(self, row: QueueRow) -> frozenset[str]:
         """Return the GPU types that the job's request names, or named before it was cleared."""
         return frozenset(self.named) if row.request.is_cleared else row.named_types
@@ -105,6 +120,6 @@ class Claim:
         return row.request.is_cleared and self.own is not None and not self.own.is_cleared
 
     def has_changed(self, row: QueueRow) -> bool:
-        """Return whether hadard holds, has pinned or has cleared a pending job."""
+        """Return whether hadard holds, has pinned, has cleared or steers a pending job."""
         is_changed = self.holds or self.has_cleared(row) or self.pins(row.requested_nodes)
-        return row.state == "PENDING" and is_changed
+        return row.state == "PENDING" and (is_changed or self.steers)

@@ -44,7 +44,9 @@ def disposition_of(
         may_migrate = is_planned and not row.is_held_as_it_runs
         return Disposition.MANAGE if may_migrate else Disposition.IGNORE
     is_changed = claim.has_changed(row)
-    if is_unmanaged or mode is not Mode.ENFORCE:
+    if is_planned and mode is Mode.STEER and not row.is_held:
+        return Disposition.MANAGE
+    if is_unmanaged or not mode.places:
         if is_changed:
             return Disposition.RESTORE
         return Disposition.MANAGE if is_planned and row.priority != 0 else Disposition.IGNORE

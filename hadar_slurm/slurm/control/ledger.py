@@ -43,6 +43,9 @@ _MAX_BYTES = 1 << 28
 # How long another writer may take, in seconds.
 _LOCK_WAIT_S = 10.0
 _MAX_NUMBER = 1e18
+# Nice values of Slurm are within 2^31.
+_MAX_NICE = 1 << 31
+_SIGNED = ("nice", "own_nice")
 # The values of a claim apart from its state and the own request.
 _DEFAULTS = {f.name: f.default for f in fields(Claim) if f.name not in ("state", "own")}
 # What parsing a damaged file may raise.
@@ -246,7 +249,11 @@ class Ledger:
 
 def _claim(tree: Mapping[str, Any]) -> Claim:
     """Return a claim; raises one of `_DAMAGE` for anything that a ledger does not write."""
-    given = {key: _like(value, tree[key]) for key, value in _DEFAULTS.items() if key in tree}
+    given = {
+        key: _like(value, tree[key], least=-_MAX_NICE if key in _SIGNED else 0)
+        for key, value in _DEFAULTS.items()
+        if key in tree
+    }
     own = tree.get("own")
     # A request with unknown keys is a TypeError.
     asks = None if own is None else Request(**{k: _part(k, v) for k, v in own.items()})
@@ -275,13 +282,13 @@ def _part(key: str, value: Any) -> Any:
     return _like((), value) if key == "nodes" else _like("", value)
 
 
-def _like(default: object, value: Any) -> Any:
+def _like(default: object, value: Any, least: int = 0) -> Any:
     """Return a value of the type of `default`: a text, texts, or a number."""
     if isinstance(default, tuple) and isinstance(value, list | tuple):
         return tuple(_like("", each) for each in value)
     if isinstance(default, str) and isinstance(value, str):
         return value
-    is_number = type(value) in (int, float) and 0 <= value <= _MAX_NUMBER
+    is_number = type(value) in (int, float) and least <= value <= _MAX_NUMBER
     if is_number and isinstance(default, int | float):
         return type(default)(value)
     raise TypeError(f"{value!r} is not like {default!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -16,8 +16,16 @@ class Mode(StrEnum):
     OBSERVE = "observe"
     # Sets the preferred GPU type of pending jobs; Slurm decides.
     ADVISE = "advise"
-    # Holds, pins, migrates.
+    # Limits the nodes that Slurm may choose, orders a user's own jobs, and migrates. Slurm keeps
+    # the queue: held are only copies of a forked job, and jobs between two runs.
+    STEER = "steer"
+    # Holds waiting jobs, pins and migrates.
     ENFORCE = "enforce"
+
+    @property
+    def places(self) -> bool:
+        """Whether hadard decides on which GPUs jobs run."""
+        return self in (Mode.STEER, Mode.ENFORCE)
 
 
 _FROM_LEAST = tuple(Mode)
@@ -41,9 +49,16 @@ class Modes:
         found = {self.default, *self.by_partition.values()}
         return tuple(sorted(found, key=_FROM_LEAST.index, reverse=True))
 
-    def enforced(self, partitions: Partitions) -> tuple[str, ...] | None:
-        """Return where jobs may be held (None: all); an empty name: jobs without a partition."""
-        if self.default is Mode.ENFORCE and set(self.by_partition.values()) <= {Mode.ENFORCE}:
+    def places_in(self, partitions: Partitions) -> tuple[str, ...] | None:
+        """Return where hadard places jobs (None: all); an empty name: jobs without a partition."""
+        if all(mode.places for mode in (self.default, *self.by_partition.values())):
             return None
-        names = tuple(name for name in partitions.names if self.of(name) is Mode.ENFORCE)
+        return self._where(partitions, lambda mode: mode.places)
+
+    def steers_in(self, partitions: Partitions) -> tuple[str, ...]:
+        """Return where jobs that wait are not held, in the form of `places_in`."""
+        return self._where(partitions, lambda mode: mode is Mode.STEER)
+
+    def _where(self, partitions: Partitions, test: Callable[[Mode], bool]) -> tuple[str, ...]:
+        names = tuple(name for name in partitions.names if test(self.of(name)))
         return (*names, "") if partitions.default in names else names

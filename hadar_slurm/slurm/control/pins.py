@@ -28,6 +28,14 @@ class Pins:
         """Record that a job was pinned now."""
         self._since[job] = now_s
 
+    def __contains__(self, job: JobId) -> bool:
+        """Return whether a job waits on its nodes."""
+        return job in self._since
+
+    def forget(self, job: JobId) -> None:
+        """Forget that a job waits on its nodes."""
+        self._since.pop(job, None)
+
     def is_stuck(self, job: JobId, nodes: Iterable[NodeName], now_s: float) -> bool:
         """Return whether a job's wait on these nodes has timed out; it then avoids them."""
         if now_s - self._since.setdefault(job, now_s) > self.timeout_s:

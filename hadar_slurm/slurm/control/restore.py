@@ -13,6 +13,7 @@ from typing import Any
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import LedgerError
+from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.updates import Request
@@ -44,6 +45,10 @@ def restore_jobs(
     The next call retries failures.
     """
     ledger.see(slurm, queue.values())
+    unsteered = _unsteer(slurm, ledger, [queue[job] for job in jobs if job in queue])
+    if unsteered:
+        queue = slurm.queue()
+        ledger.see(slurm, queue.values())
     rows = {job: queue[job] for job in jobs if job in queue and ledger[job].has_changed(queue[job])}
     wanted = {job: own_request(row, ledger[job], slurm) for job, row in rows.items()}
     changed = {job: want for job, want in wanted.items() if not _asks(rows[job], want)}
@@ -64,7 +69,32 @@ def restore_jobs(
         if job in queue and queue[job].is_held_by_user:
             refused.setdefault(job, "Slurm says that it is released, and holds it")
     faults |= refused
-    return [Returned(job, faults.get(job, "")) for job in rows]
+    answers = unsteered | {job: faults.get(job) or unsteered.get(job, "") for job in rows}
+    return [Returned(job, fault) for job, fault in answers.items()]
+
+
+def _unsteer(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow]) -> dict[JobId, str]:
+    """Let jobs that were steered use any node of theirs again; return the fault of each, or ""."""
+    before = {row.key: ledger[row.key] for row in rows}
+    events = {}
+    for row in rows:
+        claim = ledger[row.key]
+        if row.state != "PENDING" or claim.own is None or not (claim.steered or claim.steers):
+            continue
+        # A request that was changed under a hold is restored under one.
+        nodes = row.requested_nodes
+        steering = updates.Steer(
+            row.key,
+            claim.own.num_nodes,
+            () if claim.steered and claim.pins(nodes) else nodes,
+            nice=claim.own_nice if claim.nice != claim.own_nice else None,
+        )
+        events[row.key] = Event(kind=Kind.STEER, row=row, steering=steering, nice=claim.nice)
+    faults = ledger.carry_out(slurm, events, must_be_written=False) if events else {}
+    with suppress(LedgerError):
+        # A change that was not made is made the next time.
+        ledger.note({job: before[job] for job in faults})
+    return {job: str(faults.get(job, "")) for job in events}
 
 
 def changed_jobs(ledger: Ledger, rows: Iterable[QueueRow]) -> list[JobId]:

@@ -55,6 +55,7 @@ class Kind(StrEnum):
     # The owner has held the job while it ran.
     REQUEUE_HELD = "requeue under a foreign hold"
     RESTORE = "restore"
+    STEER = "steer"
     PREFER = "prefer"
     # A command was answered.
     DONE = "done"
@@ -71,12 +72,15 @@ class Event:
     now_s: float = 0.0
     # The start of slurmctld, in seconds since the epoch; 0: not known.
     booted_s: float = 0.0
-    # Of FOUND_HELD, FOUND_CHANGED and PIN: the owner's request, unless the claim has it.
+    # Of FOUND_HELD, FOUND_CHANGED, PIN and STEER: the owner's request, unless the claim has it.
     own: Request | None = None
     # Of PIN and RESTORE: the request to be set.
     request: Request = field(default_factory=Request)
     # Of SAVE: the end of the grace period.
     until_s: float = 0.0
+    # Of STEER: what is to be set, and the nice value that Slurm shows.
+    steering: updates.Steer | None = None
+    nice: int = 0
     # Of PREFER, after it was set: the features.
     features: str = ""
 
@@ -138,6 +142,7 @@ TABLE: Mapping[Kind, Mapping[State, State]] = {
         **_to(_S.FOREIGN_HOLD, *_NEVER, *_FREED, _S.FOREIGN_HOLD),
     },
     Kind.RESTORE: {**_to(_S.RESTORING, *_ALL_BUT_FOREIGN), **_stay(_S.FOREIGN_HOLD)},
+    Kind.STEER: {**_stay(*State), **_to(_S.STEERED, _S.UNMANAGED)},
     Kind.PREFER: {**_stay(*State), **_to(_S.STEERED, _S.UNMANAGED)},
     Kind.DONE: _stay(*State),
     Kind.REFUSED: _stay(*State),
@@ -179,12 +184,18 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
         case Kind.SAVED_FREE:
             run, until_s, ended = claim.signalled_run, claim.signalled_until_s, claim.ended_run
             kept = Claim(signalled_run=run, signalled_until_s=until_s, ended_run=ended)
+            if claim.steers:
+                # Slurm may still show these.
+                excluded, nice, own_nice = claim.excluded, claim.nice, claim.own_nice
+                kept = replace(kept, excluded=excluded, nice=nice, own_nice=own_nice)
+                kept = replace(kept, own=claim.own)
             return replace(kept, preferred=claim.preferred)
         case Kind.HOLD:
             return replace(claim, replaced=row.requested_nodes)
         case Kind.PIN:
             own, nodes = claim.own or event.own, event.request.nodes
-            pinned = replace(claim, own=own, pinned=nodes, replaced=row.requested_nodes)
+            pinned = replace(claim, own=own, pinned=nodes, steered=0)
+            pinned = replace(pinned, replaced=row.requested_nodes)
             return replace(pinned, named=tuple(sorted(claim.named_types(row))))
         case Kind.RELEASE:
             return replace(claim, replaced=())
@@ -199,7 +210,25 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             return replace(restored, named=tuple(sorted(claim.named_types(row))))
         case Kind.PREFER:
             return replace(claim, preferred=event.features)
+        case Kind.STEER if event.steering is not None:
+            return _steered(claim, event, event.steering)
     return claim
+
+
+def _steered(claim: Claim, event: Event, steering: updates.Steer) -> Claim:
+    asked = event.row.requested_nodes
+    are_owners = set(asked) == set(steering.nodes) and not claim.pins(asked)
+    nodes = () if are_owners else steering.nodes
+    after = replace(
+        claim,
+        own=claim.own or event.own,
+        pinned=nodes,
+        excluded=steering.excluded,
+        steered=int(bool(nodes)),
+    )
+    if steering.nice is None:
+        return after
+    return replace(after, nice=steering.nice, own_nice=claim.nice_of_owner(event.nice))
 
 
 def _read_back(claim: Claim, row: QueueRow) -> Claim:
@@ -227,6 +256,8 @@ def _updates(event: Event, target: State) -> tuple[Update, ...]:
             return (updates.Release(job),)
         case Kind.RELEASE:
             return (updates.SetStartNow(job), updates.Release(job))
+        case Kind.STEER if event.steering is not None:
+            return (event.steering,)
         case Kind.SAVE:
             return (updates.SignalCheckpoint(job),)
         case Kind.REQUEUE | Kind.REQUEUE_HELD:

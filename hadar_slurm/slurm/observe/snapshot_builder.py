@@ -125,7 +125,7 @@ class SnapshotBuilder:
         self.limits.learn(state, self.now_s())
         for row in state.queue.values():
             self._add(row, self._description(row))
-        if self.mode is Mode.ENFORCE:
+        if self.mode.places:
             self._jobs, self._copies = self.limits.marked(
                 self._jobs, self._copies, state.queue, self.now_s()
             )
@@ -152,7 +152,7 @@ class SnapshotBuilder:
                 self._now.to_restore.add(row.key)
 
     def _add_ended(self, row: QueueRow, description: Description | None) -> None:
-        may_requeue = self.mode is Mode.ENFORCE and not self.is_off() and row.key not in self.lost
+        may_requeue = self.mode.places and not self.is_off() and row.key not in self.lost
         if may_requeue and is_ended_by_us(row, self.ledger[row.key]):
             self._now.ended_by_us.add(row.key)
             self._now.alive.add(row.key)
@@ -166,7 +166,7 @@ class SnapshotBuilder:
         """Add a live job with a description if it is managed."""
         claim = self.ledger[row.key]
         mode = Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition)
-        is_set_apart = row.key in self._state.set_apart_by_detail
+        is_set_apart = self._is_set_apart(row, description)
         is_placeable = not is_set_apart and self._can_run(row, description)
         disposition = disposition_of(
             row, description, claim, mode=mode, plans_for=self.mode, is_placeable=is_placeable
@@ -202,9 +202,17 @@ class SnapshotBuilder:
         jobs = [*self._jobs, *forks.task_jobs]
         pending = {key for key, row in state.queue.items() if row.state == "PENDING"}
         starting = {job.job_id for job in jobs if job.phase is Phase.STARTING} & pending
+        steered = {key for key in pending if self.ledger[key].steered}
+        for key in steered:
+            self._check_steered(state.queue[key])
         queued = {job.job_id for job in jobs if job.phase is Phase.QUEUED}
-        self.pins.keep(starting=starting, pending=starting | queued)
+        self.pins.keep(starting=starting | steered, pending=starting | queued)
         occupied = state.in_use
+        # Free GPUs are of no use where no core is free.
+        full = {row.node.name for row in state.nodes if row.is_full}
+        for slot, count in state.cluster.capacity.items() if full else ():
+            if slot.node in full:
+                occupied[slot] = count
         for job in jobs:
             if job.job_id in state.gangs:
                 occupied.subtract(dict(state.gangs[job.job_id].slots))
@@ -310,15 +318,14 @@ class SnapshotBuilder:
         if len(bound) > 1:
             return None
         spec = self._spec(row, description)
-        is_pending = row.state == "PENDING"
+        is_pending, claim = row.state == "PENDING", self.ledger[row.key]
         if is_pending:
-            gang = self._pinned_gang(row) if self.mode is Mode.ENFORCE else None
+            gang = self._pinned_gang(row) if self.mode.places and not claim.steered else None
             phase = self._pending_phase(row, gang)
         else:
             phase = self._started_phase(row, gang, report, spec)
         if phase is None:
             return None
-        claim = self.ledger[row.key]
         may_migrate = spec.can_checkpoint and (row.state in _RUN_STATES or claim.ended_run > 0)
         why_not = why_not_migrated(row, report, claim) if may_migrate else ""
         if why_not and phase is not Phase.STARTING:
@@ -339,6 +346,15 @@ class SnapshotBuilder:
             tuple(remark for remark in (pinned, why_not) if remark),
             is_pinned,
         )
+
+    def _is_set_apart(self, row: QueueRow, description: Description) -> bool:
+        """Return whether the job is scrontab's or excludes nodes by its owner's choice."""
+        if row.key not in self._state.set_apart_by_detail:
+            return False
+        excluded, ours = self._state.excluded.get(row.key, ()), self.ledger[row.key].excluded
+        # Without the ledger it is not known who has excluded them.
+        is_ours = set(ours) == set(excluded) or description.is_steered or not self.ledger.was_read
+        return not (excluded and is_ours)
 
     def _pending_phase(self, row: QueueRow, gang: Gang | None) -> Phase | None:
         """Return the phase of a pending job; `gang` are the GPUs that it is pinned to."""
@@ -406,6 +422,14 @@ class SnapshotBuilder:
             return Progress(steps, row.restarts, ())
         service_s = spec.num_gpus * steps / throughput
         return Progress(steps, row.restarts, ((GpuType(gpu_type), service_s),))
+
+    def _check_steered(self, row: QueueRow) -> None:
+        """Let a job avoid the nodes that it was to start on and has not in time."""
+        nodes, cluster, used = row.requested_nodes, self._state.cluster, self._state.in_use
+        slots = [slot for slot in cluster.capacity if slot.node in nodes]
+        are_free = any(cluster.capacity[slot] > used[slot] for slot in slots)
+        if row.key in self.pins and self.ledger[row.key].pins(nodes) and are_free:
+            self.pins.is_stuck(row.key, nodes, self.now_s())
 
     def _is_for_later(self, row: QueueRow) -> bool:
         """Return whether a pending job waits for another job or for a begin time of its user."""

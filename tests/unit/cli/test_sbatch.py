@@ -56,6 +56,24 @@ def test_a_job_is_held_where_hadard_is_at_work(site: Site) -> None:
     assert (done.returncode, notes_of(done)) == (0, TAKEN)
 
 
+def test_a_job_is_not_held_where_slurm_keeps_the_queue(site: Site) -> None:
+    """It only excludes the nodes on which it cannot run; copies need a node each, and are held."""
+    site.beat(steered=("",))
+    slow, fast = "--hadar-throughput=V100=10", "--hadar-throughput=V100=10,K80=1"
+    comment, *rest = call_of(site.run(slow, "--hadar-steps=100", "job.sh"))["argv"]
+    assert rest == ["--exclude=n2", "--gpus=1", "job.sh"]
+    description = decode(comment.removeprefix("--comment="))
+    assert description is not None
+    assert (description.is_held, description.is_steered) == (False, True)
+    done = site.run(fast, "--hadar-steps=100", "job.sh")
+    assert call_of(done)["argv"][1:] == ["--gpus=1", "job.sh"]
+    assert "hadard places this job" in notes_of(done)
+    forked = ("--hadar-copies=2", "--hadar-steps=100", fast, "job.sh")
+    assert "--hold" in call_of(site.run(*forked))["argv"]
+    # Another partition has another mode.
+    assert "--hold" in call_of(site.run("-p", "other", fast, "--hadar-steps=9", "job.sh"))["argv"]
+
+
 def test_a_job_is_not_held_where_nobody_would_place_it(site: Site) -> None:
     """Without hadard the job is described, but not held, and one line says why."""
     done = site.run(*OWN, "job.sh")

@@ -26,7 +26,7 @@ def played(snapshot: Snapshot, awaited: str, limit_s: float = 1e9) -> dict[JobId
     return begins(
         snapshot,
         YarnCapacity(),
-        awaited=JobId(awaited),
+        is_enough=lambda begun: JobId(awaited) in begun,
         round_s=360.0,
         clock=lambda: next(clock),
         limit_s=limit_s,
@@ -78,7 +78,7 @@ def test_who_runs_already_does_not_count_as_beginning() -> None:
     found = begins(
         snapshot,
         Hadar(),
-        awaited=JobId("2"),
+        is_enough=lambda begun: JobId("2") in begun,
         round_s=360.0,
         clock=lambda: next(clock),
         limit_s=1e9,

@@ -31,7 +31,7 @@ def test_without_a_word_all_is_observed() -> None:
     """By default hadard changes no jobs."""
     assert Modes().of("gpu") is Mode.OBSERVE
     assert Modes().all == (Mode.OBSERVE,)
-    assert Modes().enforced(Partitions(("gpu",), "gpu")) == ()
+    assert Modes().places_in(Partitions(("gpu",), "gpu")) == ()
 
 
 def test_all_modes_are_listed_from_the_furthest() -> None:
@@ -56,4 +56,4 @@ def test_partitions_whose_jobs_may_be_held(
     modes: Modes, default: str, enforced: tuple[str, ...] | None
 ) -> None:
     """Partitions without a mode of their own count, too; '' stands for jobs without a partition."""
-    assert modes.enforced(Partitions(("debug", "gpu", "main"), default)) == enforced
+    assert modes.places_in(Partitions(("debug", "gpu", "main"), default)) == enforced

@@ -45,6 +45,7 @@ WISHES = {
     Kind.REQUEUE,
     Kind.REQUEUE_HELD,
     Kind.RESTORE,
+    Kind.STEER,
     Kind.PREFER,
 }
 READINGS = set(Kind) - FOUND - ANSWERS - WISHES
@@ -68,7 +69,9 @@ def seen(
 @pytest.mark.parametrize(("state", "kind"), list(product(State, Kind)), ids=str)
 def test_every_event_has_a_row_in_every_state_or_is_refused(state: State, kind: Kind) -> None:
     """No event but a long wait loses the own request; refused events are named."""
-    claim, event = a_claim(state), Event(kind=kind, row=a_queue_row(), request=PINNED)
+    row = a_queue_row()
+    steering = updates.Steer(row.key, "1-1", N2)
+    claim, event = a_claim(state), Event(kind=kind, row=row, request=PINNED, steering=steering)
     if state not in TABLE[kind]:
         with pytest.raises(RefusedTransition, match=f"{kind} while {state}"):
             transition(claim, event)
@@ -109,6 +112,7 @@ def test_a_foreign_hold_becomes_ours_only_if_it_was_never_the_owners() -> None:
     assert {k for k in WISHES if State.FOREIGN_HOLD in TABLE[k]} == {
         Kind.RESTORE,
         Kind.REQUEUE_HELD,
+        Kind.STEER,
         Kind.PREFER,
     }
 

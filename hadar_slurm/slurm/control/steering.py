@@ -1,0 +1,319 @@
+"""Mode `steer`: which nodes waiting jobs are limited to, and in what order a user's own stand.
+
+Slurm keeps the queue: jobs are not held, and priority, QOS, limits, reservations, cores, power
+saving and backfill are Slurm's. A job that is to start now, or is foreseen to start soon, names its
+nodes: a job that waits for named nodes blocks no other on other nodes. Any other job is kept off all
+nodes but those with its fastest GPU type. Jobs of one user, partition and QOS exchange the places
+that they have, by nice values; no place is taken from anyone else, but for a job whose GPUs hadard
+is about to free: it is first in line for them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from hadar_slurm.core.cluster import Cluster, JobId, NodeName, Slot
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.core.snapshot import Snapshot
+from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
+from hadar_slurm.errors import LedgerError, SlurmError
+from hadar_slurm.slurm.client import updates
+from hadar_slurm.slurm.client.parse import QueueRow
+from hadar_slurm.slurm.client.protocol import SlurmAdapter
+from hadar_slurm.slurm.client.state import SlurmState
+from hadar_slurm.slurm.control.ledger import Ledger
+from hadar_slurm.slurm.control.pins import Pins
+from hadar_slurm.slurm.control.state_machine import Event, Kind
+
+log = logging.getLogger(__name__)
+
+# Gangs that waiting jobs are foreseen to get, in the order of their starts.
+Foresight = Callable[[Snapshot], Mapping[JobId, Gang]]
+# Reasons for which a plain job would not take GPUs that are free.
+_WAITS_FOR_OTHERS = frozenset(("Dependency", "DependencyNeverSatisfied", "BeginTime"))
+# Below this a priority is a hold or the lowest, which no nice value changes.
+_LEAST_PRIORITY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The nodes that a job must have all of (empty: any), and those that it must not have."""
+
+    nodes: tuple[NodeName, ...] = ()
+    excluded: tuple[NodeName, ...] = ()
+
+
+def gapped(
+    actions: Iterable[Action], waiting: Collection[JobId], free: Mapping[Slot, int]
+) -> list[Action]:
+    """Return the stops and starts that would leave GPUs to plain jobs that wait.
+
+    GPUs freed in one stop are safe only with a successor that waits in Slurm's queue: a job in
+    `waiting`. A running job is no successor, since it has to leave its own GPUs first. So only as
+    many jobs are stopped as these need.
+    """
+    stops = [action for action in actions if isinstance(action, Stop)]
+    missing: Counter[Slot] = Counter()
+    left = Counter(free)
+    for start in actions:
+        if isinstance(start, Start) and start.job_id in waiting:
+            for slot, count in start.gang.slots:
+                missing[slot] += max(0, count - max(0, left[slot]))
+                left[slot] -= count
+    kept: list[Stop] = []
+    for stop in stops:
+        if any(missing[slot] > 0 for slot, _ in stop.gang.slots):
+            missing.subtract(dict(stop.gang.slots))
+            kept.append(stop)
+    return [
+        action
+        for action in actions
+        if (isinstance(action, Stop) and action not in kept)
+        or (
+            isinstance(action, Start)
+            and action.job_id not in waiting
+            and any(left[slot] < count for slot, count in action.gang.slots)
+        )
+    ]
+
+
+def limits(
+    jobs: Iterable[Job], named: Mapping[JobId, Gang], free: Collection[JobId], cluster: Cluster
+) -> dict[JobId, Limit]:
+    """Return the limit of each job: its `named` gang's nodes, else those of its fastest type.
+
+    Jobs in `free` are kept only off nodes where they cannot run.
+    """
+    found: dict[JobId, Limit] = {}
+    # Thousands of jobs differ in a few keys only.
+    known: dict[object, tuple[NodeName, ...]] = {}
+    for job in jobs:
+        if job.job_id in free:
+            found[job.job_id] = Limit(excluded=_impossible(job, cluster))
+            continue
+        if gang := named.get(job.job_id):
+            found[job.job_id] = Limit(nodes=tuple(gang.gpus_by_node))
+            continue
+        key = (job.spec.throughputs, job.spec.shapes, job.allowed_nodes, job.bound_type)
+        if key not in known:
+            known[key] = _excluded(job, cluster)
+        found[job.job_id] = Limit(excluded=known[key])
+    return found
+
+
+def _excluded(job: Job, cluster: Cluster) -> tuple[NodeName, ...]:
+    """Return the nodes without the fastest type that has enough open nodes for a job.
+
+    Nodes with several types as well: Slurm would choose the type.
+    """
+    best: tuple[float, frozenset[NodeName]] = (0.0, frozenset())
+    for gpu_type in cluster.gpus_by_type:
+        if job.bound_type not in (None, gpu_type):
+            continue
+        for shape in job.spec.shapes:
+            speed = job.spec.throughputs.on(gpu_type, job.spec.num_gpus, is_spread=shape.nodes > 1)
+            fitting = [
+                node.name
+                for node in cluster.nodes
+                if node.is_schedulable
+                and node.has_one_type
+                and node.gpus[0][0] == gpu_type
+                and job.may_use(node.name)
+            ]
+            has_room = sum(
+                cluster.by_name[name].gpus[0][1] >= shape.gpus_per_node for name in fitting
+            )
+            if speed > best[0] and has_room >= shape.nodes:
+                best = (speed, frozenset(fitting))
+    if not best[1]:
+        # Slurm accepts a job that excludes all nodes, and never starts it.
+        return ()
+    usable = (node.name for node in cluster.nodes if job.may_use(node.name))
+    return tuple(name for name in usable if name not in best[1])
+
+
+def _impossible(job: Job, cluster: Cluster) -> tuple[NodeName, ...]:
+    """Return the nodes of types on which a job does not run, unless these are all."""
+    speeds, size = job.spec.throughputs, job.spec.num_gpus
+    runs = {k for k in cluster.gpus_by_type if speeds.on(k, size) > 0}
+    wrong = [n.name for n in cluster.nodes if runs.isdisjoint(k for k, _ in n.gpus)]
+    return tuple(wrong) if len(wrong) < len(cluster.nodes) else ()
+
+
+def nice_values(
+    groups: Iterable[Sequence[QueueRow]],
+    first: Sequence[JobId],
+    shown: Mapping[JobId, int],
+    own: Callable[[JobId, int], int],
+    urgent: Collection[JobId] = (),
+    top: int = 0,
+) -> dict[JobId, int]:
+    """Return the nice values to be set.
+
+    `groups` are jobs that may exchange places; those in `first` get the best ones, in that order.
+    `shown` are the values that Slurm shows, `own` returns the owner's part of one. Jobs in `urgent`
+    are put above the priority `top`. A place is the priority that a job has with its owner's value.
+    """
+    order = {job: at for at, job in enumerate(first)}
+    found: dict[JobId, int] = {}
+    for group in groups:
+        rows = [row for row in group if row.key in shown and row.priority >= _LEAST_PRIORITY]
+        owners = {row.key: own(row.key, shown[row.key]) for row in rows}
+        places = {row.key: row.priority + shown[row.key] - owners[row.key] for row in rows}
+        rows.sort(key=lambda row: (order.get(row.key, len(order)), -places[row.key]))
+        best = sorted(places.values(), reverse=True)
+        priorities = [row.priority for row in rows if row.key not in urgent]
+        # Places move with age and fair share: an order that holds is left as it is.
+        is_right = priorities == sorted(priorities, reverse=True)
+        # One that was urgent and is no longer.
+        is_raised = any(priority > best[0] for priority in priorities)
+        for row, place in zip(rows, best, strict=True):
+            if row.key in urgent:
+                place = top + 1
+            elif is_right and not is_raised:
+                continue
+            found[row.key] = owners[row.key] + places[row.key] - place
+    return {job: nice for job, nice in found.items() if nice != shown[job]}
+
+
+@dataclass
+class Steerer:
+    """Steers the waiting jobs of one round, as `state` shows them."""
+
+    slurm: SlurmAdapter
+    ledger: Ledger
+    pins: Pins
+    state: SlurmState
+    # The jobs of the plan.
+    jobs: Sequence[Job]
+    now_s: float
+
+    @cached_property
+    def waiting(self) -> dict[JobId, Job]:
+        """Return the jobs that wait in Slurm's queue, not held."""
+        queue = self.state.queue
+        queued = (job for job in self.jobs if job.phase is Phase.QUEUED)
+        rows = ((job, queue.get(job.job_id)) for job in queued)
+        return {
+            row.key: job
+            for job, row in rows
+            if row is not None
+            and row.state == "PENDING"
+            and not row.is_held
+            and not self.ledger[row.key].has_cleared(row)
+        }
+
+    @cached_property
+    def free(self) -> Counter[Slot]:
+        """Return the GPUs that no job holds."""
+        free = Counter(self.state.cluster.capacity)
+        free.subtract(self.state.in_use)
+        return free
+
+    def may_start(self, start: Start) -> bool:
+        """Return whether a job starts by naming its nodes; on several types, Slurm would choose."""
+        return start.job_id in self.waiting and self._implies_type(start.gang)
+
+    def _implies_type(self, gang: Gang) -> bool:
+        by_name = self.state.cluster.by_name
+        return all(name in by_name and by_name[name].has_one_type for name in gang.gpus_by_node)
+
+    def gapped(self, actions: Sequence[Action], managed: Collection[JobId]) -> list[Action]:
+        """Return the actions that would leave GPUs to plain jobs; none while no plain job waits."""
+        plain = (
+            row
+            for row in self.state.queue.values()
+            if row.key not in managed
+            and row.state == "PENDING"
+            and not row.is_held
+            and row.reason not in _WAITS_FOR_OTHERS
+            and (row.gpus_per_node or row.gpus_otherwise)
+        )
+        waits = next(plain, None) is not None
+        return gapped(actions, self.waiting.keys(), self.free) if waits else []
+
+    def start(self, starts: Sequence[Start], soon: Mapping[JobId, Gang]) -> dict[Action, Outcome]:
+        """Steer all waiting jobs; return the outcomes of `starts`, for which `may_start` holds.
+
+        `soon`: the gangs of jobs that are expected to start next, in order.
+        """
+        named = {start.job_id: start.gang for start in starts}
+        more = {job: gang for job, gang in soon.items() if job in self.waiting}
+        named |= {j: g for j, g in more.items() if j not in named and self._implies_type(g)}
+        # A job that Slurm does not start on free GPUs lacks what only Slurm knows of.
+        stuck = {job for job in self.waiting if self.pins.avoided(job, self.now_s)}
+        free = self.free
+        urgent = {
+            start.job_id
+            for start in starts
+            if any(free[slot] < count for slot, count in start.gang.slots)
+        }
+        wanted = limits(self.waiting.values(), named, stuck, self.state.cluster)
+        faults = self._carry_out(wanted, list(named), urgent)
+        for job in self.waiting.keys() - {start.job_id for start in starts}:
+            self.pins.forget(job)
+        outcomes: dict[Action, Outcome] = {}
+        for start in starts:
+            fault = faults.get(start.job_id)
+            status = Status.DONE if fault is None else Status.DEFERRED
+            outcomes[start] = Outcome(start, status, str(fault or ""))
+            if start.job_id not in self.pins and start.job_id not in urgent:
+                self.pins.begin(start.job_id, self.now_s)
+        return outcomes
+
+    def _carry_out(
+        self, wanted: Mapping[JobId, Limit], first: Sequence[JobId], urgent: Collection[JobId]
+    ) -> Mapping[JobId, SlurmError | LedgerError]:
+        """Change what differs from Slurm's state; return the faults."""
+        rows = [self.state.queue[job] for job in wanted]
+        pending = [row for row in self.state.queue.values() if row.state == "PENDING"]
+        nice = nice_values(
+            _groups(rows),
+            first,
+            self.state.nice,
+            lambda job, shown: self.ledger[job].nice_of_owner(shown),
+            urgent,
+            max((row.priority for row in pending), default=0),
+        )
+        found = {row.key: self._event(row, wanted[row.key], nice.get(row.key)) for row in rows}
+        events = {job: event for job, event in found.items() if event is not None}
+        if not events:
+            return {}
+        before = {job: self.ledger[job] for job in events}
+        try:
+            faults = self.ledger.carry_out(self.slurm, events)
+            # What was not made is still as it was.
+            self.ledger.note({job: before[job] for job in faults})
+        except LedgerError as error:
+            log.warning("%s", error)
+            return dict.fromkeys(events, error)
+        for fault in faults.values():
+            # Often Slurm has started the job meanwhile.
+            log.info("not steered: %s", fault)
+        return faults
+
+    def _event(self, row: QueueRow, limit: Limit, nice: int | None) -> Event | None:
+        job, number = row.key, len(limit.nodes)
+        excluded, claim = set(self.state.excluded.get(job, ())), self.ledger[job]
+        has = (set(row.requested_nodes), excluded, set(claim.excluded))
+        if has == (set(limit.nodes), set(limit.excluded), excluded) and nice is None:
+            return None
+        own = claim.own or self.state.request(row)
+        num_nodes = f"{number}-{number}" if number else own.num_nodes
+        steering = updates.Steer(job, num_nodes, limit.nodes, limit.excluded, nice)
+        shown = self.state.nice.get(job, 0)
+        kind, now_s = Kind.STEER, self.now_s
+        return Event(kind=kind, row=row, now_s=now_s, own=own, steering=steering, nice=shown)
+
+
+def _groups(rows: Iterable[QueueRow]) -> list[list[QueueRow]]:
+    """Return the jobs that may exchange places: those of one user, account, partition and QOS."""
+    found: defaultdict[tuple[str, ...], list[QueueRow]] = defaultdict(list)
+    for row in rows:
+        found[row.user, row.account, row.partition, row.qos].append(row)
+    return list(found.values())

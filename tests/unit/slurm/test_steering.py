@@ -1,0 +1,374 @@
+"""Mode `steer`: Slurm keeps the queue, and hadard limits the nodes and orders a user's own jobs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from builders import a_cluster, a_gang, a_job, a_queue_row, some_rates
+from fakes.fake_slurm import Asked, FakeJob, FakeSlurm
+from fakes.fake_tools import FakeRunner
+
+from hadar_slurm.core.cluster import JobId, NodeName, Slot
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.core.throughput import ThroughputTable
+from hadar_slurm.engine.actions import Action, Start, Status, Stop
+from hadar_slurm.handoff import ProgressReport, user_reports, write_report
+from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.slurm.backend import SlurmBackend
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.parse import QueueRow, excluded_nodes, nice_value
+from hadar_slurm.slurm.client.scontrol import command
+from hadar_slurm.slurm.client.updates import Steer
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.control.modes import Mode, Modes
+from hadar_slurm.slurm.control.release_all import release_all
+from hadar_slurm.slurm.control.steering import Limit, gapped, limits, nice_values
+from hadar_slurm.slurm.settings import BackendSettings
+
+BOTH = some_rates(v100=10.0, k80=1.0)
+N1, N2 = NodeName("n1"), NodeName("n2")
+
+
+def limit_of(job: Job, cluster: str, *, closed: Sequence[str] = ()) -> Limit:
+    """Return the limit of a job that has no nodes named for it."""
+    return limits([job], {}, (), a_cluster(cluster, closed=closed))[job.job_id]
+
+
+def test_a_job_names_the_nodes_of_its_gang_and_is_else_kept_to_its_fastest_type() -> None:
+    """The first waits for those nodes only; the second may start on any node of the type."""
+    jobs = [a_job("1", throughputs=BOTH), a_job("2", throughputs=BOTH)]
+    named = {JobId("1"): a_gang("n2:k80:1")}
+    found = limits(jobs, named, (), a_cluster("2xv100,2xk80"))
+    assert found == {JobId("1"): Limit(nodes=(N2,)), JobId("2"): Limit(excluded=(N2,))}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gpus", "closed", "excluded"),
+    [
+        # A fastest type without open nodes, or with too few for the gang, is none.
+        ("2xv100,2xk80", 1, ("n1",), (N1,)),
+        ("1xv100,2xk80", 2, (), (N1,)),
+        # Slurm would choose the type on n2.
+        ("2xv100,2xv100+2xk80", 1, (), (N2,)),
+        # All nodes would be excluded: none is.
+        ("2xv100+2xk80", 1, (), ()),
+        ("2xp100", 1, (), ()),
+    ],
+)
+def test_what_is_excluded(
+    cluster: str, gpus: int, closed: Sequence[str], excluded: Sequence[NodeName]
+) -> None:
+    """A job is never left without a node."""
+    job = a_job("1", gpus, throughputs=BOTH)
+    assert limit_of(job, cluster, closed=closed) == Limit(excluded=tuple(excluded))
+
+
+def test_a_job_that_slurm_does_not_start_on_free_gpus_may_use_all_nodes_where_it_runs() -> None:
+    """Nodes of types on which it does not run stay excluded."""
+    job = a_job("1", throughputs=some_rates(v100=10.0, p100=1.0))
+    named, cluster = {job.job_id: a_gang("n1:v100:1")}, a_cluster("2xv100,2xp100,2xk80")
+    found = limits([job], named, {job.job_id}, cluster)
+    assert found[job.job_id] == Limit(excluded=(NodeName("n3"),))
+
+
+def row(key: str, priority: int, **given: object) -> QueueRow:
+    """Return a pending job with a priority."""
+    return a_queue_row(key=JobId(key), priority=priority, **given)
+
+
+def priorities_after(
+    rows: Sequence[QueueRow],
+    first: Sequence[str],
+    shown: Mapping[str, int],
+    own: Mapping[str, int],
+    urgent: Sequence[str] = (),
+) -> dict[str, int]:
+    """Return the priorities that one group of jobs has afterwards."""
+    seen = {JobId(job): nice for job, nice in shown.items()}
+    ids = [JobId(job) for job in first]
+    found = nice_values(
+        [rows], ids, seen, lambda job, _: own[job], {JobId(job) for job in urgent}, 1000
+    )
+    return {r.key: r.priority + seen[r.key] - found.get(r.key, seen[r.key]) for r in rows}
+
+
+def test_a_users_jobs_exchange_their_own_places() -> None:
+    """The places are those that the jobs would have without hadard, the owner's nice included."""
+    rows = [row("1", 300), row("2", 200), row("3", 100)]
+    shown = own = {"1": 0, "2": 0, "3": 50}
+    assert priorities_after(rows, ["3", "1"], shown, own) == {"3": 300, "1": 200, "2": 100}
+
+
+def test_an_order_that_holds_is_left_as_it_is() -> None:
+    """Natural places drift: no update is sent for that."""
+    rows = [row("1", 205), row("2", 200)]
+    shown, own = {"1": -100, "2": 100}, {"1": 0, "2": 0}
+    assert priorities_after(rows, ["1"], shown, own) == {"1": 205, "2": 200}
+
+
+def test_a_successor_is_first_in_line_until_it_is_none() -> None:
+    """It has a place above all others, and then its own again."""
+    rows, own = [row("1", 300), row("2", 200)], {"1": 0, "2": 0}
+    assert priorities_after(rows, ["2"], own, own, urgent=["2"]) == {"1": 300, "2": 1001}
+    rows, shown = [row("1", 300), row("2", 1001)], {"1": 0, "2": -801}
+    assert priorities_after(rows, [], shown, own) == {"1": 300, "2": 200}
+
+
+def test_a_job_at_the_bottom_or_with_a_nice_value_in_doubt_keeps_it() -> None:
+    """No nice value moves a priority of 1; a job's name may imitate Slurm's output."""
+    rows, first = [row("1", 300), row("2", 1), row("3", 100)], [JobId("2"), JobId("3")]
+    shown = {JobId("1"): 0, JobId("2"): 0}
+    assert nice_values([rows], first, shown, lambda job, nice: nice) == {}
+
+
+@pytest.mark.parametrize(
+    ("detail", "nodes", "nice"),
+    [
+        ("JobId=1 Nice=0 ExcNodeList=(null) NodeList=", (), 0),
+        ("JobId=1 Nice=-7 ExcNodeList=n[1-2] NodeList=", (N1, N2), -7),
+        ("JobId=1 JobName=x Nice=-5 Nice=0 ExcNodeList=(null) Comment= ExcNodeList=n1", (), None),
+        ("JobId=1 Nice=0 ExcNodeList=n1 CronJob=Yes", (), 0),
+    ],
+)
+def test_texts_of_a_user_decide_nothing(
+    detail: str, nodes: Sequence[NodeName], nice: int | None
+) -> None:
+    """Where a job's line shows two values, neither counts."""
+    assert (excluded_nodes(detail), nice_value(detail)) == (tuple(nodes), nice)
+
+
+def test_the_command_sets_and_empties() -> None:
+    """Without a nice value it is left out."""
+    assert command(Steer(JobId("7"), "2-2", (N1, N2), nice=-3))[3:] == [
+        "NumNodes=2-2",
+        "ReqNodeList=n[1-2]",
+        "ExcNodeList=",
+        "Nice=-3",
+    ]
+    assert command(Steer(JobId("7"), "1-4", (), (N1,)))[3:] == [
+        "NumNodes=1-4",
+        "ReqNodeList=",
+        "ExcNodeList=n1",
+    ]
+
+
+STOP_1, STOP_2 = Stop(JobId("1"), 0, a_gang("n1:v100:1")), Stop(JobId("2"), 0, a_gang("n2:k80:1"))
+TO_N1 = Start(JobId("9"), 0, a_gang("n1:v100:1"))
+MOVE_1 = Start(JobId("1"), 0, a_gang("n2:k80:1"))
+FREE_K80 = {Slot(N2, a_gang("n2:k80:1").slots[0][0].gpu_type): 1}
+
+
+@pytest.mark.parametrize(
+    ("actions", "free", "left_out"),
+    [
+        # 9 waits in the queue for the GPUs of 1.
+        ([STOP_1, TO_N1], {}, []),
+        # 1 would go to the GPUs of 2, which would be free until 1 has left its own.
+        ([STOP_1, STOP_2, MOVE_1, TO_N1], {}, [STOP_2, MOVE_1]),
+        ([STOP_1, MOVE_1, TO_N1], FREE_K80, []),
+        # No job waits for them.
+        ([STOP_1, STOP_2], {}, [STOP_1, STOP_2]),
+        # The GPUs are free already: nothing has to be stopped.
+        ([STOP_1, TO_N1], {Slot(N1, TO_N1.gang.slots[0][0].gpu_type): 1}, [STOP_1]),
+    ],
+)
+def test_gpus_are_freed_only_for_jobs_that_wait_in_the_queue(
+    actions: Sequence[Action], free: Mapping[Slot, int], left_out: Sequence[Action]
+) -> None:
+    """Others would be lost to plain jobs that wait."""
+    assert gapped(actions, {JobId("9")}, free) == left_out
+
+
+class Site:
+    """A modelled Slurm with a V100 and a K80 node, and hadard in mode `steer`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.slurm = FakeSlurm("v100:1,k80:1", version=(26, 5, 5), spool=directory / "elsewhere")
+        self.soon: dict[JobId, Gang] = {}
+        self.adapter = CommandLine(FakeRunner(slurm=self.slurm))
+        self.backend = self.new_backend()
+
+    def new_backend(self) -> SlurmBackend:
+        """Return the backend of a hadard that has just started."""
+        spool, modes = self.directory / "spool", Modes(Mode.STEER)
+        return SlurmBackend(
+            self.adapter,
+            ThroughputTable("none", {}),
+            BackendSettings(spool=spool, grace_s=60.0, modes=modes, pin_timeout_s=60.0),
+            Ledger(self.directory / FILE_NAME, lambda: self.slurm.now_s),
+            Mode.STEER,
+            foresee=lambda snapshot: self.soon,
+            now_s=lambda: self.slurm.now_s,
+            sleep=self.slurm.advance,
+        )
+
+    def submit(self, **given: object) -> FakeJob:
+        """Submit a job of one GPU that hadard manages."""
+        described = Description(steps=100, throughputs={"v100": 10, "k80": 1}, checkpoint=True)
+        return self.slurm.submit(Asked(per_job=(("", 1),)), comment=encode(described), **given)
+
+    def says_it_listens(self, job: FakeJob) -> None:
+        """Write a report of the job's current run."""
+        report = ProgressReport(restart=job.restarts, state="running", steps_done=7)
+        reports = user_reports(self.directory / "spool", os.geteuid())
+        write_report(reports, str(job.number), report)
+
+    def apply(self, *actions: Action) -> list[Status]:
+        """Observe and apply once."""
+        self.backend.observe()
+        return [outcome.status for outcome in self.backend.apply(actions)]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Return a site without jobs."""
+    return Site(tmp_path)
+
+
+def start(job: FakeJob, gang: str) -> Start:
+    """Return the start of a job on a gang."""
+    return Start(JobId(job.key), 0, a_gang(gang))
+
+
+def test_a_job_that_waits_is_not_held(site: Site) -> None:
+    """It names its nodes, or is kept off those of slower types, and Slurm starts it."""
+    full = [site.submit(work_s=100.0), site.submit(work_s=50.0)]
+    site.slurm.advance(1.0)
+    first, second = site.submit(work_s=10.0), site.submit(work_s=10.0)
+    site.soon = {JobId(first.key): a_gang("n2:k80:1")}
+    site.apply()
+    assert (first.asked.nodes, first.excluded, first.hold) == (("n2",), (), "")
+    assert (second.asked.nodes, second.excluded, second.hold) == ((), ("n2",), "")
+    site.slurm.advance(60.0)
+    assert (first.state, second.state) == ("COMPLETED", "PENDING")
+    site.slurm.advance(60.0)
+    assert [job.state for job in (*full, second)] == ["COMPLETED"] * 3
+
+
+def test_nothing_is_changed_where_slurm_has_it_so(site: Site) -> None:
+    """A second look sends no command."""
+    for _ in range(3):
+        site.submit()
+    site.slurm.advance(1.0)
+    site.apply()
+    written_ns = (site.directory / FILE_NAME).stat().st_mtime_ns
+    site.apply()
+    assert (site.directory / FILE_NAME).stat().st_mtime_ns == written_ns
+
+
+def test_a_start_names_its_nodes_and_is_done_by_slurm(site: Site) -> None:
+    """The job keeps its own request for GPUs, and runs as STARTING to the policy."""
+    site.slurm.reserved = {"n1", "n2"}
+    job = site.submit(work_s=10.0)
+    assert site.apply(start(job, "n2:k80:1")) == [Status.DONE]
+    assert (job.asked.nodes, job.asked.max_nodes, job.asked.per_job) == (("n2",), 1, (("", 1),))
+    site.slurm.reserved = set()
+    site.slurm.advance(1.0)
+    assert (job.state, list(job.held)) == ("RUNNING", ["n2"])
+    assert site.backend.observe().by_id[JobId(job.key)].allocation.gangs == (a_gang("n2:k80:1"),)
+
+
+def test_a_successor_gets_the_gpus_of_the_job_that_makes_way(site: Site) -> None:
+    """A plain job that has waited longer does not get them."""
+    victim, other = site.submit(), site.submit()
+    site.slurm.advance(1.0)
+    for job in (victim, other):
+        site.says_it_listens(job)
+    plain = site.slurm.submit(Asked(per_job=(("", 1),)))
+    successor = site.submit(work_s=10.0)
+    gang = site.backend.observe().by_id[JobId(victim.key)].allocation.gangs[0]
+    stop, begin = Stop(JobId(victim.key), 0, gang), Start(JobId(successor.key), 0, gang)
+    needless = Stop(JobId(other.key), 0, a_gang("n2:k80:1"))
+    assert site.apply(stop, needless, begin) == [Status.DONE, Status.DEFERRED, Status.DONE]
+    site.slurm.advance(1.0)
+    assert (successor.state, plain.state, other.state) == ("RUNNING", "PENDING", "RUNNING")
+    # The victim waits in Slurm's queue again, not held.
+    assert (victim.state, victim.hold) == ("PENDING", "")
+
+
+def test_a_job_that_does_not_start_on_its_free_gpus_is_left_to_slurm(site: Site) -> None:
+    """Something that hadard does not know keeps it from there: a reservation, cores, memory."""
+    site.slurm.reserved = {"n1"}
+    blocker = site.slurm.submit(Asked(per_job=(("", 1),), nodes=("n2",)), work_s=30.0)
+    site.slurm.advance(1.0)
+    job = site.submit()
+    site.apply(start(job, "n1:v100:1"))
+    site.slurm.advance(40.0)
+    assert (blocker.state, job.state) == ("COMPLETED", "PENDING")
+    site.apply(start(job, "n1:v100:1"))
+    site.slurm.advance(40.0)
+    site.apply(start(job, "n1:v100:1"))
+    assert (job.asked.nodes, job.excluded) == ((), ())
+    site.slurm.advance(1.0)
+    assert (job.state, list(job.held)) == ("RUNNING", ["n2"])
+
+
+@pytest.mark.parametrize("how", ["release", "restart", "observe"])
+def test_what_was_set_is_undone(site: Site, how: str) -> None:
+    """`hadar release`, and a hadard that may no longer place the job, give all of it back."""
+    site.slurm.reserved = {"n1", "n2"}
+    jobs = [site.submit(nice=5), site.submit(), site.submit()]
+    site.apply(start(jobs[2], "n2:k80:1"))
+    assert [job.asked.nodes for job in jobs] == [(), (), ("n2",)]
+    assert [job.excluded for job in jobs] == [("n2",), ("n2",), ()]
+    assert jobs[2].nice < 0
+    if how == "release":
+        ledger = Ledger(site.directory / FILE_NAME, lambda: site.slurm.now_s)
+        answers = release_all(
+            site.adapter, ledger, limit_s=10.0, now_s=lambda: site.slurm.now_s,
+            sleep=site.slurm.advance,
+        )  # fmt: skip
+        assert [answer.fault for answer in answers] == ["", "", ""]
+    else:
+        site.backend = site.new_backend()
+        if how == "observe":
+            site.backend.settings = BackendSettings(spool=site.directory, modes=Modes(Mode.OBSERVE))
+            site.backend.__post_init__()
+        else:
+            site.backend.is_off = lambda: True
+        site.apply()
+    assert [(j.asked.nodes, j.excluded, j.nice, j.hold) for j in jobs] == [
+        ((), (), 5, ""),
+        ((), (), 0, ""),
+        ((), (), 0, ""),
+    ]
+
+
+def test_nodes_that_an_owner_excludes_or_names_are_theirs(site: Site) -> None:
+    """Such a job is left to Slurm, also where hadard has steered it before."""
+    site.apply()
+    site.slurm.reserved = {"n1", "n2"}
+    excludes, names = site.submit(excluded=("n1",)), site.submit()
+    site.apply()
+    assert (excludes.excluded, names.excluded) == (("n1",), ("n2",))
+    names.asked.nodes = ("n1",)
+    site.apply()
+    assert (names.asked.nodes, names.excluded) == (("n1",), ())
+    assert site.backend.observe().jobs == ()
+
+
+def test_a_job_between_two_runs_is_given_back_to_the_queue(site: Site) -> None:
+    """hadard was killed between the requeue and the release: the next one releases the job."""
+    job = site.submit()
+    site.slurm.advance(1.0)
+    site.says_it_listens(job)
+    seen = site.backend.observe().by_id[JobId(job.key)]
+    assert seen.phase is Phase.RUNNING
+    site.apply(Stop(seen.job_id, 0, seen.allocation.gangs[0]))
+    assert (job.state, job.hold) == ("PENDING", "")
+
+
+def test_without_the_ledger_excluded_nodes_count_as_hadards(site: Site) -> None:
+    """The owner's own exclusions keep a job from hadard at its submission."""
+    site.slurm.reserved = {"n1", "n2"}
+    job = site.submit()
+    site.apply()
+    (site.directory / FILE_NAME).unlink()
+    site.backend = site.new_backend()
+    site.apply()
+    assert (job.excluded, site.backend.ledger[JobId(job.key)].excluded) == (("n2",), (N2,))
