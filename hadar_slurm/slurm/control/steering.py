@@ -2,8 +2,8 @@
 
 Slurm keeps the queue: jobs are not held, and priority, QOS, limits, reservations, cores, power
 saving and backfill are Slurm's. A job that is to start now, or is foreseen to start soon, names its
-nodes: a job that waits for named nodes blocks no other on other nodes. Any other job is kept off all
-nodes but those with its fastest GPU type. Jobs of one user, partition and QOS exchange the places
+nodes: a job that waits for named nodes blocks no other on other nodes. Any other job is kept off
+all nodes but those with its fastest GPU type. Jobs of one user, partition and QOS exchange the places
 that they have, by nice values; no place is taken from anyone else, but for a job whose GPUs hadard
 is about to free: it is first in line for them.
 """
