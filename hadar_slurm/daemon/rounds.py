@@ -14,7 +14,15 @@ from hadar_slurm.config import Config
 from hadar_slurm.daemon.signals import Requests
 from hadar_slurm.daemon.signs_of_life import SignsOfLife
 from hadar_slurm.daemon.supervisor import notify
-from hadar_slurm.daemon.world import Life, Remembering, World, backend_of, make_directory, modes
+from hadar_slurm.daemon.world import (
+    Life,
+    Remembering,
+    World,
+    backend_of,
+    make_directory,
+    modes,
+    policy_of,
+)
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.journal import Journal
 from hadar_slurm.slurm.backend import SlurmBackend
@@ -106,7 +114,7 @@ def run_with(
     backend = backend_of(config, slurm, world, furthest)
     # One ledger for all modes: separate ones would overwrite each other.
     backends = [backend, *(replace(backend, mode=mode) for mode in others)]
-    policy = Remembering(world.make_policy(config))
+    policy = Remembering(world.make_policy(config), policy_of(config))
     length_s, clock = config.round_seconds, time.perf_counter
     run = partial(run_rounds, policy=policy, length_s=length_s, now_s=world.now_s, clock=clock)
     max_bytes, keep = config.journal_megabytes * 1e6, config.journal_files

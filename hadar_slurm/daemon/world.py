@@ -76,9 +76,10 @@ class World:
 
 @dataclass
 class Remembering:
-    """A policy whose last memory is kept, for forecasts."""
+    """A policy whose last memory is kept, for forecasts by another of its kind."""
 
     policy: Policy
+    forecaster: Policy
     memory: object = None
 
     @property
@@ -97,7 +98,7 @@ class Remembering:
         try:
             found = begins(
                 snapshot,
-                self.policy,
+                self.forecaster,
                 is_enough=lambda begun: len(begun) >= _MOST_FORESEEN,
                 round_s=round_s,
                 clock=time.perf_counter,

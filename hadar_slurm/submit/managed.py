@@ -40,10 +40,12 @@ def managed_call(
     if why_fixed:
         return Call(request.plain_call, Decision(False, why_fixed))
     is_taken = not why_not
-    # Only hadard can put copies on separate nodes: they are held.
+    excluded = _impossible(description, estimator, own_cluster)
+    # Only hadard can put copies on separate nodes, and choose a type on every node: they are held.
     is_steered = (
         is_taken
         and description.copies == 1
+        and excluded is not None
         and beat is not None
         and beat.steers(request.values.get("partition"))
     )
@@ -63,20 +65,24 @@ def managed_call(
     if is_held and description.copies > 1:
         check_exports(request)
         variables[COPIES_VARIABLE] = str(description.copies)
-    excluded = _impossible(description, estimator, own_cluster) if is_steered else ()
-    argv = compose(request, description, is_held=is_held, excluded=excluded)
+    kept_off = excluded or () if is_steered else ()
+    argv = compose(request, description, is_held=is_held, excluded=kept_off)
     return Call(argv, decision, variables, tuple(notes), description, own_cluster)
 
 
 def _impossible(
     description: Description, estimator: Estimator, cluster: Cluster | None
-) -> tuple[NodeName, ...]:
-    """Return the nodes of a job's partition with types on which it does not run."""
+) -> tuple[NodeName, ...] | None:
+    """Return the nodes of a job's partition with a type on which it does not run.
+
+    None where these are all, and where the nodes are not known.
+    """
     if cluster is None:
-        return ()
+        return None
     throughputs = estimator.throughputs(description, "", cluster.gpus_by_type)
     runs = {k for k in cluster.gpus_by_type if throughputs.on(k, description.gpus) > 0}
-    return tuple(n.name for n in cluster.nodes if runs.isdisjoint(k for k, _ in n.gpus))
+    wrong = [n.name for n in cluster.nodes if not runs.issuperset(k for k, _ in n.gpus)]
+    return tuple(wrong) if len(wrong) < len(cluster.nodes) else None
 
 
 def load_estimator() -> Estimator:

@@ -41,6 +41,8 @@ class DockerWorld:
     users: Sequence[str] = ("alice", "bob", "carol", "dave")
     nodes: Sequence[str] = tuple(f"n{number}" for number in range(1, 7))
     look_every_s: float = 0.8
+    # hadard's mode.
+    mode: str = "enforce"
 
     def __post_init__(self) -> None:
         self.control = Control(self.directory / "control")
@@ -155,7 +157,7 @@ class DockerWorld:
     def config(self, **changes: object) -> str:
         """Return hadard's configuration, with the default paths but for the disable file."""
         places = {"disable_file": "/chaos/disabled"}
-        return yaml_of({**SETTINGS, **places, **changes})
+        return yaml_of({**SETTINGS, "mode": self.mode, **places, **changes})
 
     def configure(self, text: str) -> None:
         """Replace hadard's configuration file in one step."""

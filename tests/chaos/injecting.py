@@ -25,6 +25,7 @@ _CHANGES: Sequence[dict[str, object]] = (
     {"round_seconds": 3},
     {"mode": "observe"},
     {"mode": "advise"},
+    {"mode": "steer"},
     {"partitions": "{main: observe}"},
 )
 _BROKEN = ("policy: nobody-knows-it\n", "round_seconds: -1\n", "mode: [\n", "")

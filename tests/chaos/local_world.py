@@ -57,6 +57,8 @@ class LocalWorld:
     users: Sequence[str] = ("",)
     nodes: Sequence[str] = ()
     look_every_s: float = 0.4
+    # hadard's mode.
+    mode: str = "enforce"
 
     def __post_init__(self) -> None:
         self.control = Control(self.directory / "control")
@@ -124,7 +126,7 @@ class LocalWorld:
             "journal": self.disks["journal"] / "journal.jsonl",
             "disable_file": self.directory / "disabled",
         }
-        return yaml_of({**SETTINGS, **places, **changes})
+        return yaml_of({**SETTINGS, "mode": self.mode, **places, **changes})
 
     def configure(self, text: str) -> None:
         """Replace hadard's configuration file in one step."""

@@ -26,7 +26,6 @@ LIFE_S = 10.0
 # Rounds and costs for jobs that last seconds.
 SETTINGS: Mapping[str, object] = {
     "policy": "hadar",
-    "mode": "enforce",
     "round_seconds": 2,
     "poll_seconds": 0.25,
     "restart_cost_seconds": 0.5,

@@ -334,10 +334,10 @@ class Site:
                     assert owners.setdefault(gpu, job) == job, f"{gpu}: {owners[gpu]} and {job}"
 
     def lines(self) -> list[Line]:
-        """Return the lines of the daemon's journal about partitions in mode `enforce`."""
+        """Return the journal's lines about partitions in which hadard places jobs."""
         journal = self.hadard.journal
         lines = read_journal(journal) if journal.exists() else ()
-        return [line for line in lines if line["mode"] == "enforce"]
+        return [line for line in lines if line["mode"] in ("enforce", "steer")]
 
     def planned(self, job: JobId) -> GpuTree | None:
         """Return a job's gang in the newest plan, None without one."""

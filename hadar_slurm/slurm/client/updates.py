@@ -46,10 +46,12 @@ class Release(_JobChange):
 class ClearRequest(_JobChange):
     """First half of changing a request: the job asks for no GPU and no node.
 
-    With `delays_start` it cannot start for DELAY_S, even if it is released.
+    With `delays_start` it cannot start for DELAY_S, even if it is released. With `admits_all` it no
+    longer excludes nodes.
     """
 
     delays_start: bool = False
+    admits_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)

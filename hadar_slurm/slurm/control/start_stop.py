@@ -238,7 +238,8 @@ class Mover:
             names_type = must_name_type(named, start.gang, reading.cluster)
             request = request_for(start.gang, self.slurm.version, names_type=names_type)
             names[start] = names_type
-            pins[start] = self._event(Kind.PIN, row, own=reading.request(row), request=request)
+            own, excludes = reading.request(row), row.key in reading.excluded
+            pins[start] = self._event(Kind.PIN, row, own=own, request=request, excludes=excludes)
         return {start: names[start] for start in self._carry_out(pins)}
 
     def _release_if_pinned(self, pinned: Mapping[Start, bool]) -> None:

@@ -76,6 +76,8 @@ class Event:
     own: Request | None = None
     # Of PIN and RESTORE: the request to be set.
     request: Request = field(default_factory=Request)
+    # Of PIN: whether hadard or hadar-sbatch has excluded nodes.
+    excludes: bool = False
     # Of SAVE: the end of the grace period.
     until_s: float = 0.0
     # Of STEER: what is to be set, and the nice value that Slurm shows.
@@ -194,7 +196,7 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             return replace(claim, replaced=row.requested_nodes)
         case Kind.PIN:
             own, nodes = claim.own or event.own, event.request.nodes
-            pinned = replace(claim, own=own, pinned=nodes, steered=0)
+            pinned = replace(claim, own=own, pinned=nodes, steered=0, excluded=())
             pinned = replace(pinned, replaced=row.requested_nodes)
             return replace(pinned, named=tuple(sorted(claim.named_types(row))))
         case Kind.RELEASE:
@@ -279,9 +281,10 @@ def _request_updates(event: Event) -> tuple[Update, ...]:
     job, row = event.row.key, event.row
     ours_until_s = event.now_s + (updates.DELAY_S if row.request.is_cleared else 0)
     if row.restarts == 0 and row.started_s > ours_until_s:  # its owner chose that time
-        return (updates.ClearRequest(job), updates.SetRequest(job, event.request))
+        clear = updates.ClearRequest(job, admits_all=event.excludes)
+        return (clear, updates.SetRequest(job, event.request))
     soon_s = 1 if row.restarts > 0 else 0
-    clear = updates.ClearRequest(job, delays_start=True)
+    clear = updates.ClearRequest(job, delays_start=True, admits_all=event.excludes)
     return (clear, updates.SetRequest(job, event.request, begins_in_s=soon_s))
 
 

@@ -3,9 +3,9 @@
 Slurm keeps the queue: jobs are not held, and priority, QOS, limits, reservations, cores, power
 saving and backfill are Slurm's. A job that is to start now, or is foreseen to start soon, names its
 nodes: a job that waits for named nodes blocks no other on other nodes. Any other job is kept off
-all nodes but those with its fastest GPU type. Jobs of one user, partition and QOS exchange the places
-that they have, by nice values; no place is taken from anyone else, but for a job whose GPUs hadard
-is about to free: it is first in line for them.
+all nodes but those with its fastest GPU type. Jobs of one user, partition and QOS exchange the
+places that they have, by nice values; no place is taken from anyone else, but for a job whose GPUs
+hadard is about to free: it is first in line for them.
 """
 
 from __future__ import annotations
@@ -138,10 +138,13 @@ def _excluded(job: Job, cluster: Cluster) -> tuple[NodeName, ...]:
 
 
 def _impossible(job: Job, cluster: Cluster) -> tuple[NodeName, ...]:
-    """Return the nodes of types on which a job does not run, unless these are all."""
+    """Return the nodes with a type on which a job does not run, unless these are all.
+
+    On nodes with several types Slurm would choose.
+    """
     speeds, size = job.spec.throughputs, job.spec.num_gpus
     runs = {k for k in cluster.gpus_by_type if speeds.on(k, size) > 0}
-    wrong = [n.name for n in cluster.nodes if runs.isdisjoint(k for k, _ in n.gpus)]
+    wrong = [n.name for n in cluster.nodes if not runs.issuperset(k for k, _ in n.gpus)]
     return tuple(wrong) if len(wrong) < len(cluster.nodes) else ()
 
 
