@@ -32,7 +32,7 @@ from hadar_slurm.slurm.control.pins import Pins
 from hadar_slurm.slurm.control.restore import NODES_REPORT_WITHIN_S, restore_jobs
 from hadar_slurm.slurm.control.start_stop import Mover, must_name_type
 from hadar_slurm.slurm.control.state_machine import Event, Kind
-from hadar_slurm.slurm.control.steering import Foresight, Steerer
+from hadar_slurm.slurm.control.steering import Foresight, Steerer, may_wait_unheld
 from hadar_slurm.slurm.observe.array_jobs import Fork
 from hadar_slurm.slurm.observe.copy_facts import copy_facts
 from hadar_slurm.slurm.observe.snapshot_builder import Observation, SnapshotBuilder
@@ -194,13 +194,15 @@ class SlurmBackend:
         if self.mode is not Mode.STEER or seen is None:
             return
         started = {start.job_id for start in starts}
-        managed = {job.job_id for job in seen.snapshot.jobs} - started
-        queue = self.slurm.queue()
+        cluster, queue = seen.snapshot.cluster, self.slurm.queue()
         self.ledger.see(self.slurm, queue.values())
         stopped = [
-            job
-            for job in managed
-            if job in queue and queue[job].is_held_by_user and self.ledger[job].state is State.HELD
+            job.job_id
+            for job in seen.snapshot.jobs
+            if job.job_id in queue.keys() - started
+            and queue[job.job_id].is_held_by_user
+            and self.ledger[job.job_id].state is State.HELD
+            and may_wait_unheld(job, cluster)
         ]
         for returned in restore_jobs(self.slurm, self.ledger, queue, stopped) if stopped else ():
             if returned.fault:

@@ -131,8 +131,7 @@ def _excluded(job: Job, cluster: Cluster) -> tuple[NodeName, ...]:
             if speed > best[0] and has_room >= shape.nodes:
                 best = (speed, frozenset(fitting))
     if not best[1]:
-        # Slurm accepts a job that excludes all nodes, and never starts it.
-        return ()
+        return _impossible(job, cluster)
     usable = (node.name for node in cluster.nodes if job.may_use(node.name))
     return tuple(name for name in usable if name not in best[1])
 
@@ -140,12 +139,23 @@ def _excluded(job: Job, cluster: Cluster) -> tuple[NodeName, ...]:
 def _impossible(job: Job, cluster: Cluster) -> tuple[NodeName, ...]:
     """Return the nodes with a type on which a job does not run, unless these are all.
 
-    On nodes with several types Slurm would choose.
+    On nodes with several types Slurm would choose. Slurm accepts a job that excludes all nodes, and
+    never starts it.
     """
     speeds, size = job.spec.throughputs, job.spec.num_gpus
     runs = {k for k in cluster.gpus_by_type if speeds.on(k, size) > 0}
-    wrong = [n.name for n in cluster.nodes if not runs.issuperset(k for k, _ in n.gpus)]
-    return tuple(wrong) if len(wrong) < len(cluster.nodes) else ()
+    usable = [node for node in cluster.nodes if job.may_use(node.name)]
+    wrong = [n.name for n in usable if not runs.issuperset(k for k, _ in n.gpus)]
+    return tuple(wrong) if len(wrong) < len(usable) else ()
+
+
+def may_wait_unheld(job: Job, cluster: Cluster) -> bool:
+    """Return whether Slurm can keep a job off the types on which it does not run."""
+    speeds, size = job.spec.throughputs, job.spec.num_gpus
+    return any(
+        job.may_use(node.name) and all(speeds.on(k, size) > 0 for k, _ in node.gpus)
+        for node in cluster.nodes
+    )
 
 
 def nice_values(
@@ -265,7 +275,10 @@ class Steerer:
             fault = faults.get(start.job_id)
             status = Status.DONE if fault is None else Status.DEFERRED
             outcomes[start] = Outcome(start, status, str(fault or ""))
-            if start.job_id not in self.pins and start.job_id not in urgent:
+            has_named = set(self.state.queue[start.job_id].requested_nodes)
+            if start.job_id in urgent:
+                self.pins.forget(start.job_id)
+            elif start.job_id not in self.pins or has_named != set(start.gang.gpus_by_node):
                 self.pins.begin(start.job_id, self.now_s)
         return outcomes
 

@@ -334,6 +334,10 @@ class SnapshotBuilder:
         if is_pinned:
             reason = f": {row.reason}" if row.reason not in NOTHING else ""
             pinned = f"pinned to {','.join(row.requested_nodes)}, pending in Slurm{reason}"
+        elif is_pending and not row.is_held and (claim.steered or claim.excluded):
+            nodes = ",".join(row.requested_nodes if claim.steered else claim.excluded)
+            limit = f"may start on {nodes}" if claim.steered else f"may not start on {nodes}"
+            pinned = f"in Slurm's queue ({row.reason}), {limit}"
         return Job(
             spec,
             phase,
@@ -428,7 +432,9 @@ class SnapshotBuilder:
         nodes, cluster, used = row.requested_nodes, self._state.cluster, self._state.in_use
         slots = [slot for slot in cluster.capacity if slot.node in nodes]
         are_free = any(cluster.capacity[slot] > used[slot] for slot in slots)
-        if row.key in self.pins and self.ledger[row.key].pins(nodes) and are_free:
+        if not (are_free and self.ledger[row.key].pins(nodes)):
+            self.pins.forget(row.key)
+        elif row.key in self.pins:
             self.pins.is_stuck(row.key, nodes, self.now_s())
 
     def _is_for_later(self, row: QueueRow) -> bool:

@@ -372,3 +372,43 @@ def test_without_the_ledger_excluded_nodes_count_as_hadards(site: Site) -> None:
     site.backend = site.new_backend()
     site.apply()
     assert (job.excluded, site.backend.ledger[JobId(job.key)].excluded) == (("n2",), (N2,))
+
+
+def test_a_job_that_slurm_could_start_on_a_wrong_type_stays_held(tmp_path: Path) -> None:
+    """Every node has such a type: hadard pins the job to GPUs of the right one."""
+    site = Site(tmp_path)
+    site.slurm = FakeSlurm("v100:1+k80:1", version=(26, 5, 5), spool=tmp_path / "elsewhere")
+    site.adapter = CommandLine(FakeRunner(slurm=site.slurm))
+    site.backend = site.new_backend()
+    described = encode(Description(steps=100, throughputs={"v100": 10}, is_held=True))
+    job = site.slurm.submit(Asked(per_job=(("", 1),)), comment=described, hold="user")
+    site.apply()
+    assert job.hold == "user"
+    assert site.apply(start(job, "n1:v100:1")) == [Status.DONE]
+    site.slurm.advance(1.0)
+    assert (job.state, job.gpus) == ("RUNNING", {("n1", "v100"): 1})
+
+
+def test_a_wait_in_slurms_queue_is_explained(site: Site) -> None:
+    """The remark names the nodes and Slurm's own reason."""
+    site.slurm.reserved = {"n1", "n2"}
+    named, kept_off = site.submit(), site.submit()
+    site.apply(start(named, "n2:k80:1"))
+    site.slurm.advance(1.0)
+    seen = site.backend.observe().by_id
+    assert "may start on n2" in seen[JobId(named.key)].remarks[0]
+    assert "(Resources), may not start on n2" in seen[JobId(kept_off.key)].remarks[0]
+
+
+def test_gpus_that_others_took_are_not_waited_for(site: Site) -> None:
+    """The time on the named nodes counts only while their GPUs are free."""
+    site.slurm.reserved = {"n1", "n2"}
+    job = site.submit()
+    site.apply(start(job, "n1:v100:1"))
+    assert site.backend._pins.next_timeout_s() < float("inf")
+    site.slurm.reserved = {"n2"}
+    site.slurm.submit(Asked(per_job=(("", 1),), nodes=("n1",)), work_s=500.0, rank=0)
+    job.begins_s = site.slurm.now_s + 30.0
+    site.slurm.advance(1.0)
+    site.backend.observe()
+    assert site.backend._pins.next_timeout_s() == float("inf")
