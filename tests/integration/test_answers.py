@@ -96,10 +96,10 @@ def test_status_counts_what_slurm_shows(site: Site) -> None:
 def test_a_job_on_its_pin_is_pinned_and_an_ended_one_has_ended(site: Site) -> None:
     """`hadar explain` recognises pinned, running, ended, plain and unknown jobs.
 
-    The pinned job is pending for lack of cores, not GPUs. It ends after hadard was killed.
+    The pinned job is pending for lack of memory, not GPUs. It ends after hadard was killed.
     """
     fillers = [
-        site.submit(f"--nodelist={node}", "-n16", "--wrap=sleep 600", command=["sbatch"])
+        site.submit(f"--nodelist={node}", "--mem=8000", "--wrap=sleep 600", command=["sbatch"])
         for node in ("n1", "n2")
     ]
     site.occupy(n6="gpu:v100:2")

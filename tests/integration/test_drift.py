@@ -168,8 +168,8 @@ def until_steps(site: Site, job: JobId, steps: int) -> None:
 
 
 def test_a_job_pinned_to_a_node_that_dies_gets_another(site: Site) -> None:
-    """A pinned job that waits for cores of a node gets another node when that one is drained."""
-    site.submit("--nodelist=n1", "--cpus-per-task=16", "--wrap=sleep 600", command=["sbatch"])
+    """A pinned job that waits for memory of a node gets another node when that one is drained."""
+    site.submit("--nodelist=n1", "--mem=8000", "--wrap=sleep 600", command=["sbatch"])
     site.occupy(n2="gpu:4", n6="gpu:v100:2")
     site.start(round_seconds=1, pin_timeout_seconds=600)
     job = site.train(

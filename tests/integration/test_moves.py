@@ -145,9 +145,9 @@ def test_jobs_of_a_dead_node_go_on_elsewhere(site: Site) -> None:
     site.start()
     throughputs = {"p100": 20.0, "v100": 10.0}
     saving = ["--checkpoint-every-s=0.3"]
-    gang = site.train(throughputs, "--hadar-gang=2x2", gpus=4, steps=50, program=saving)
+    gang = site.train(throughputs, "--hadar-gang=2x2", gpus=4, steps=150, program=saving)
     site.until_running(gang)
-    alone = site.train(throughputs, gpus=2, steps=50, program=saving)
+    alone = site.train(throughputs, gpus=2, steps=150, program=saving)
     site.until_running(alone)
     [node] = site.tree(alone)
     assert set(site.tree(gang)) == {"n3", "n4"}
@@ -156,7 +156,7 @@ def test_jobs_of_a_dead_node_go_on_elsewhere(site: Site) -> None:
     site.cluster.kill_node(node)
     site.until_completed(gang, alone)
     for job in (gang, alone):
-        first, *others = site.check_training(job, 50)
+        first, *others = site.check_training(job, 150)
         assert node in first["gpus"]
         assert others
         assert all(node not in segment["gpus"] for segment in others)

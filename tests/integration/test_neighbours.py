@@ -182,7 +182,8 @@ def test_a_name_that_looks_like_another_job_deceives_nobody(site: Site) -> None:
     rest = site.script("rest", "exec sleep 600")
     job = site.train(V100_ONLY, f"--job-name={forged}", gpus=4, steps=LONG, script=rest)
     site.until_running(job)
-    assert site.planned(job) == {"n1": {"v100": 4}}
+    # The round's line is written after its starts.
+    eventually(lambda: site.planned(job) == {"n1": {"v100": 4}}, lambda: site.lines()[-1])
     occupied = site.lines()[-1]["occupied"]
     assert occupied["n5"] == {"k80": 1}
     assert set(occupied) <= {"n3", "n5"}
