@@ -19,10 +19,14 @@ LIMIT_S = 240.0
 
 
 @pytest.mark.usefixtures("accounting_programs")
+@pytest.mark.parametrize(("way", "name"), [("hold", "array-throttle"), ("steer", "make-way")])
 def test_a_scenario_is_played_beside_its_twin(
-    tmp_path: Path, new_directory: Callable[[], Path]
+    tmp_path: Path, new_directory: Callable[[], Path], way: str, name: str
 ) -> None:
-    """Both twins of the quickest scenario start and are reported, and nothing is left behind."""
+    """Both twins start and are reported, and nothing is left behind.
+
+    With `steer` no GPU of a stopped job goes to a plain job, and the wait is that of plain jobs.
+    """
     if os.geteuid() != 0:
         pytest.skip("only root can submit jobs of several users: run this test as root")
     output, scratch = tmp_path / "out", new_directory()
@@ -30,7 +34,7 @@ def test_a_scenario_is_played_beside_its_twin(
     command = [sys.executable, "-m", "hadar_slurm.cli.main", "site", "--json"]
     try:
         done = subprocess.run(
-            [*command, "--scenario=array-throttle", f"--output={output}"],
+            [*command, f"--way={way}", f"--scenario={name}", f"--output={output}"],
             env={**os.environ, "TMPDIR": str(scratch)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -47,9 +51,11 @@ def test_a_scenario_is_played_beside_its_twin(
     assert summary == json.loads(done.stdout)
     assert summary["adoption"] == []
     [row] = summary["scenarios"]
-    assert (row["name"], row["way"], row["interval_s"]) == ("array-throttle", "hold", 5.0)
+    assert (row["name"], row["way"], row["interval_s"]) == (name, way, 5.0)
     assert 0 <= row["plain_wait_s"] <= LIMIT_S
     assert row["hadar_wait_s"] is not None or "did not start" in row["note"]
     assert row["lost_gpus"] == 0
     assert row["idle_gpu_s"] >= 0
-    assert "array-throttle, hold: waited" in done.stderr
+    if way == "steer":
+        assert row["hadar_wait_s"] <= row["plain_wait_s"] + row["interval_s"]
+    assert f"{name}, {way}: waited" in done.stderr
