@@ -17,14 +17,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.plan import WaitReason
-from hadar_slurm.core.snapshot import Round
+from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.engine.loop import RoundRecord, run_round
 from hadar_slurm.jobspec.description import Description, decode_or_none, encode
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.resources import data_file
+from hadar_slurm.sim.onward import begins
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.scontrol import shows_invented_max_nodes
@@ -127,6 +129,8 @@ class Memory:
 class Daemon(RuleBasedStateMachine):
     """One cluster, its users, its operator, and hadard."""
 
+    mode, modes = Mode.ENFORCE, MODES
+
     def __init__(self) -> None:
         super().__init__()
         self.directory = Path(tempfile.mkdtemp(prefix="hadar-machine-"))
@@ -152,7 +156,7 @@ class Daemon(RuleBasedStateMachine):
         """Return a daemon that has just started."""
         settings = BackendSettings(
             spool=self.directory / "spool",
-            modes=MODES,
+            modes=self.modes,
             restart_cost_s=1.0,
             grace_s=5.0,
             pin_timeout_s=PIN_TIMEOUT_S,
@@ -163,10 +167,24 @@ class Daemon(RuleBasedStateMachine):
                 TABLE,
                 settings,
                 self.open_ledger(),
+                self.mode,
+                foresee=self.foresee,
                 now_s=lambda: self.fake.now_s,
                 sleep=self.fake.advance,
             )
         )
+
+    def foresee(self, snapshot: Snapshot) -> dict[JobId, Gang]:
+        """Return the gangs of the next starts, as hadard foresees them."""
+        found = begins(
+            snapshot,
+            self.policy,
+            is_enough=lambda begun: len(begun) >= 4,
+            round_s=360.0,
+            clock=lambda: 0.0,
+            limit_s=1.0,
+        )
+        return {job: begin.gang for job, begin in found.items()}
 
     def open_ledger(self) -> Ledger:
         """Open the ledger."""
@@ -349,6 +367,8 @@ class Daemon(RuleBasedStateMachine):
     def check_request(self, job: FakeJob, own: Own) -> None:
         """Fail unless a job has its owner's request, except for types that Slurm keeps."""
         asked = job.asked
+        if own.is_exact:
+            assert (job.excluded, job.nice) == ((), 0), job
         if not own.is_exact:
             assert asked.nodes in ((), own.asked.nodes), job
             assert asked.all, job
@@ -660,11 +680,27 @@ class Daemon(RuleBasedStateMachine):
             assert (job.hold == "admin") == own.is_kept or not job.is_live, job
 
 
+class SteeringDaemon(Daemon):
+    """The same in mode `steer`."""
+
+    mode, modes = Mode.STEER, Modes(Mode.STEER, {"other": Mode.OBSERVE})
+
+    @rule()
+    def ledger_lost(self) -> None:
+        """Excluded nodes and nice values of hadard stay with the jobs that have them."""
+        super().ledger_lost()
+        for key, own in self.own.items():
+            [job] = self.fake.find(key)
+            own.is_exact = own.is_exact and not job.excluded and not job.nice
+
+
 # The faults that this test looks for need several events in one run.
 Daemon.TestCase.settings = settings(
     max_examples=4 * settings().max_examples, stateful_step_count=40
 )
 TestDaemon = Daemon.TestCase
+SteeringDaemon.TestCase.settings = Daemon.TestCase.settings
+TestSteeringDaemon = SteeringDaemon.TestCase
 
 
 def test_a_release_between_look_and_change_leaves_no_job_without_gpus() -> None:
