@@ -687,11 +687,12 @@ class SteeringDaemon(Daemon):
 
     @rule()
     def ledger_lost(self) -> None:
-        """Excluded nodes and nice values of hadard stay with the jobs that have them."""
+        """What hadard has set on jobs that were not held may count as their owners'."""
         super().ledger_lost()
         for key, own in self.own.items():
             [job] = self.fake.find(key)
             own.is_exact = own.is_exact and not job.excluded and not job.nice
+            own.asked = replace(own.asked, nodes=job.asked.nodes)
 
 
 # The faults that this test looks for need several events in one run.
