@@ -29,7 +29,7 @@ def test_a_job_that_waits_is_told_why_when_and_what_would_change_it(site: Site) 
     """`hadar explain` gives a held job's reason, choices and expected start, which is met."""
     site.start(policy="hadar", round_seconds=1)
     throughputs = {"v100": 10.0}
-    first = [site.train(throughputs, steps=200, gpus=4, checkpoint="no") for _ in range(2)]
+    first = [site.train(throughputs, steps=350, gpus=4, checkpoint="no") for _ in range(2)]
     site.until_running(*first)
     last = site.train(throughputs, steps=100, gpus=4, checkpoint="no")
     eventually(lambda: last in site.lines()[-1]["waiting"], lambda: site.told(*first, last))

@@ -42,7 +42,7 @@ def ended(daemon: Daemon) -> int:
 def test_after_a_kill_a_new_daemon_goes_on_from_what_slurm_shows(site: Site) -> None:
     """A new daemon leaves running jobs alone and places held ones; all train every step once."""
     daemon = site.start()
-    running = [site.train(EQUAL, DEAR, steps=steps, gpus=4) for steps in (120, 80, 100)]
+    running = [site.train(EQUAL, DEAR, steps=steps, gpus=4) for steps in (300, 200, 250)]
     site.until_running(*running)
     before = {job: site.gpus(job) for job in running}
     site.kill(daemon)
@@ -51,7 +51,7 @@ def test_after_a_kill_a_new_daemon_goes_on_from_what_slurm_shows(site: Site) -> 
     assert {job: site.gpus(job) for job in running} == before
     site.start()
     site.until_completed(*running, *waiting)
-    for job, steps in zip((*running, *waiting), (120, 80, 100, 60, 60, 60), strict=True):
+    for job, steps in zip((*running, *waiting), (300, 200, 250, 60, 60, 60), strict=True):
         [only] = site.check_training(job, steps)
         assert site.queue()[job].restarts == 0
         if job in before:

