@@ -25,7 +25,7 @@ def test_a_scenario_is_played_beside_its_twin(
 ) -> None:
     """Both twins start and are reported, and nothing is left behind.
 
-    With `steer` the wait is at most that of plain jobs; a plain job seldom takes a freed GPU (ADR 27).
+    With `steer` the wait is at most that of plain jobs; seldom a plain job takes a freed GPU.
     """
     if os.geteuid() != 0:
         pytest.skip("only root can submit jobs of several users: run this test as root")
