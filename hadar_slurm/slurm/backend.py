@@ -153,7 +153,7 @@ class SlurmBackend:
             # Other jobs have their GPUs now.
             mover.hold_timed_out(seen.pin_timed_out - {start.job_id for start in starts})
         outcomes: dict[Action, Outcome] = {
-            **{a: Outcome(a, Status.DEFERRED, not_ready[a.job_id]) for a in early}
+            a: Outcome(a, Status.DEFERRED, not_ready[a.job_id]) for a in early
         }
         # A successor is first in line before its GPUs are freed.
         outcomes |= self._steer([a for a in actions if a not in outcomes], seen)
@@ -189,11 +189,13 @@ class SlurmBackend:
         return {**later, **steerer.start(starts, soon)}
 
     def _release_stopped(self, starts: Sequence[Start]) -> None:
-        """Give jobs back to Slurm's queue in mode `steer` that hadard has stopped."""
+        """Release the jobs that hadard has stopped, in mode `steer`."""
         seen = self._observation
         if self.mode is not Mode.STEER or seen is None:
             return
         started = {start.job_id for start in starts}
+        if not any(self.ledger[job.job_id].holds for job in seen.snapshot.jobs):
+            return
         cluster, queue = seen.snapshot.cluster, self.slurm.queue()
         self.ledger.see(self.slurm, queue.values())
         stopped = [

@@ -34,7 +34,12 @@ CONFIG = {
     "pin_timeout_seconds": 15,
 }
 # hadard's mode by the way in which it treats waiting jobs.
-MODES = {"hold": "enforce", "steer": "steer"}
+MODES = {
+    # They are held; each is released when GPUs are free for it.
+    "hold": "enforce",
+    # Slurm keeps the queue; hadard limits their nodes.
+    "steer": "steer",
+}
 # Without a terminal, progress is one line in this many seconds.
 _LINE_EVERY_S = 10.0
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hadar_slurm.lab.demo.both_runs import MODES
+
 # Rounds and costs at the scale of jobs that last seconds instead of hours.
 _SCALED: Mapping[str, object] = {
     "round_seconds": 5,
@@ -14,8 +16,5 @@ _SCALED: Mapping[str, object] = {
 }
 # By the name that `--way` takes; a further way is one line.
 WAYS: Mapping[str, Mapping[str, object]] = {
-    # Waiting jobs are held; each is released when GPUs are free for it.
-    "hold": {**_SCALED, "mode": "enforce"},
-    # Slurm keeps the queue; hadard limits the nodes of waiting jobs.
-    "steer": {**_SCALED, "mode": "steer"},
+    way: {**_SCALED, "mode": mode} for way, mode in MODES.items()
 }

@@ -272,8 +272,7 @@ def node_row(
     is_asleep = not _ASLEEP_FLAGS.isdisjoint(state.split("+"))
     is_schedulable = (has_reported or is_asleep) and takes_work(state)
     node = Node.of(name, gpus, is_schedulable=is_schedulable, is_asleep=is_asleep)
-    of = frozenset(features)
-    return NodeRow(node, state, tuple(partitions), of, has_reported, is_full)
+    return NodeRow(node, state, tuple(partitions), frozenset(features), has_reported, is_full)
 
 
 def takes_work(state: str) -> bool:
@@ -344,7 +343,7 @@ _CRON = re.compile(r" CronJob=Yes\b")
 def excluded_nodes(detail: str) -> tuple[NodeName, ...]:
     """Return the nodes that a job excludes, by its detail line.
 
-    None if its name or comment imitates that part of the line, or if it is scrontab's.
+    Empty if its name or comment imitates that part of the line, or if it is scrontab's.
     """
     found = set(_EXCLUDED.findall(detail))
     if len(found) != 1 or found == {"(null)"} or _CRON.search(detail):

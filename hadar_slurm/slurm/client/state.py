@@ -114,6 +114,7 @@ def read_all(runner: Runner) -> SlurmState:
     details = parse.split_job_details(runner.run(_SHOW_JOBS), known)
     of_row = {row.key: details.get(row.raw_id, "") for row in live}
     pending = [row.key for row in live if row.state == "PENDING"]
+    apart = {key for key, detail in of_row.items() if parse.is_set_apart_by_detail(detail)}
     gangs = {
         row.key: parse.held_gang(of_row[row.key] or _detail(runner, row.raw_id), row.nodes)
         for row in live
@@ -124,8 +125,12 @@ def read_all(runner: Runner) -> SlurmState:
         nodes,
         {key: gang for key, gang in gangs.items() if gang.slots},
         # A line in doubt is not queried again here: Slurm itself enforces excluded nodes.
-        frozenset(key for key, detail in of_row.items() if parse.is_set_apart_by_detail(detail)),
-        {key: names for key in pending if (names := parse.excluded_nodes(of_row[key]))},
+        frozenset(apart),
+        {
+            key: names
+            for key in pending
+            if key in apart and (names := parse.excluded_nodes(of_row[key]))
+        },
         {key: nice for key in pending if (nice := parse.nice_value(of_row[key])) is not None},
         {key: asked_nodes(of_row[key], queue[key].request.num_nodes) for key in pending},
         throttles=parse.array_throttles(of_row.values()),

@@ -169,6 +169,19 @@ class Ledger:
                 faults.setdefault(job, fault)
         return faults
 
+    def attempt(
+        self, slurm: SlurmAdapter, events: Mapping[JobId, Event], *, must_be_written: bool = True
+    ) -> dict[JobId, SlurmError]:
+        """Carry out events; the claims of jobs with a fault are again as before."""
+        before = {job: self[job] for job in events}
+        faults = self.carry_out(slurm, events, must_be_written=must_be_written)
+        try:
+            self.note({job: before[job] for job in faults})
+        except LedgerError:
+            if must_be_written:
+                raise
+        return faults
+
     def intend(
         self, events: Mapping[JobId, Event], *, must_be_written: bool = True
     ) -> dict[JobId, tuple[Update, ...]]:

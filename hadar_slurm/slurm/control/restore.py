@@ -74,8 +74,7 @@ def restore_jobs(
 
 
 def _unsteer(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow]) -> dict[JobId, str]:
-    """Let jobs that were steered use any node of theirs again; return the fault of each, or ""."""
-    before = {row.key: ledger[row.key] for row in rows}
+    """Remove the limits of steered jobs; return the fault of each, or ""."""
     events = {}
     for row in rows:
         claim = ledger[row.key]
@@ -90,10 +89,7 @@ def _unsteer(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow]) -> d
             nice=claim.own_nice if claim.nice != claim.own_nice else None,
         )
         events[row.key] = Event(kind=Kind.STEER, row=row, steering=steering, nice=claim.nice)
-    faults = ledger.carry_out(slurm, events, must_be_written=False) if events else {}
-    with suppress(LedgerError):
-        # A change that was not made is made the next time.
-        ledger.note({job: before[job] for job in faults})
+    faults = ledger.attempt(slurm, events, must_be_written=False) if events else {}
     return {job: str(faults.get(job, "")) for job in events}
 
 

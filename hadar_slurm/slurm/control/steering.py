@@ -303,11 +303,8 @@ class Steerer:
         events = {job: event for job, event in found.items() if event is not None}
         if not events:
             return {}
-        before = {job: self.ledger[job] for job in events}
         try:
-            faults = self.ledger.carry_out(self.slurm, events)
-            # What was not made is still as it was.
-            self.ledger.note({job: before[job] for job in faults})
+            faults = self.ledger.attempt(self.slurm, events)
         except LedgerError as error:
             log.warning("%s", error)
             return dict.fromkeys(events, error)

@@ -356,7 +356,7 @@ class SnapshotBuilder:
         if row.key not in self._state.set_apart_by_detail:
             return False
         excluded, ours = self._state.excluded.get(row.key, ()), self.ledger[row.key].excluded
-        # Without the ledger it is not known who has excluded them.
+        # Without the ledger they may be hadard's.
         is_ours = set(ours) == set(excluded) or description.is_steered or not self.ledger.was_read
         return not (excluded and is_ours)
 
