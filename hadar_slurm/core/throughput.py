@@ -69,6 +69,10 @@ class Throughputs:
         """Return the GPU types with at least one row, in lower case."""
         return tuple(sorted({gpu_type for (gpu_type, _), _ in self.rows}))
 
+    def run_on_all(self, gpu_types: Iterable[str], num_gpus: int) -> bool:
+        """Return whether a gang of `num_gpus` runs on each of these types."""
+        return all(self.on(gpu_type, num_gpus) > 0 for gpu_type in gpu_types)
+
     def on(self, gpu_type: str, num_gpus: int, *, is_spread: bool = False) -> float:
         """Return the steps/s of a gang of `num_gpus` on one type; 0 where unknown or unfit."""
         key = (gpu_type, num_gpus, is_spread)

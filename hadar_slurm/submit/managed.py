@@ -80,8 +80,12 @@ def _impossible(
     if cluster is None:
         return None
     throughputs = estimator.throughputs(description, "", cluster.gpus_by_type)
-    runs = {k for k in cluster.gpus_by_type if throughputs.on(k, description.gpus) > 0}
-    wrong = [n.name for n in cluster.nodes if not runs.issuperset(k for k, _ in n.gpus)]
+    size = description.gpus
+    wrong = [
+        node.name
+        for node in cluster.nodes
+        if not throughputs.run_on_all((k for k, _ in node.gpus), size)
+    ]
     return tuple(wrong) if len(wrong) < len(cluster.nodes) else None
 
 

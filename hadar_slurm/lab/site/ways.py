@@ -14,7 +14,7 @@ _SCALED: Mapping[str, object] = {
     "grace_seconds": 10,
     "pin_timeout_seconds": 10,
 }
-# By the name that `--way` takes; a further way is one line.
+# By the name that `--way` takes.
 WAYS: Mapping[str, Mapping[str, object]] = {
     way: {**_SCALED, "mode": mode} for way, mode in MODES.items()
 }

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from hadar_slurm.core.cluster import Cluster, JobId, NodeName, Slot
+from hadar_slurm.core.cluster import Cluster, JobId, Node, NodeName, Slot
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.snapshot import Snapshot
@@ -145,20 +145,18 @@ def _impossible(job: Job, cluster: Cluster) -> tuple[NodeName, ...]:
     On nodes with several types Slurm would choose. Slurm accepts a job that excludes all nodes, and
     never starts it.
     """
-    speeds, size = job.spec.throughputs, job.spec.num_gpus
-    runs = {k for k in cluster.gpus_by_type if speeds.on(k, size) > 0}
     usable = [node for node in cluster.nodes if job.may_use(node.name)]
-    wrong = [n.name for n in usable if not runs.issuperset(k for k, _ in n.gpus)]
+    wrong = [node.name for node in usable if not _runs_on_all_of(job, node)]
     return tuple(wrong) if len(wrong) < len(usable) else ()
 
 
 def may_wait_unheld(job: Job, cluster: Cluster) -> bool:
     """Return whether Slurm can keep a job off the types on which it does not run."""
-    speeds, size = job.spec.throughputs, job.spec.num_gpus
-    return any(
-        job.may_use(node.name) and all(speeds.on(k, size) > 0 for k, _ in node.gpus)
-        for node in cluster.nodes
-    )
+    return any(job.may_use(node.name) and _runs_on_all_of(job, node) for node in cluster.nodes)
+
+
+def _runs_on_all_of(job: Job, node: Node) -> bool:
+    return job.spec.throughputs.run_on_all((k for k, _ in node.gpus), job.spec.num_gpus)
 
 
 def nice_values(
