@@ -1,4 +1,4 @@
-"""Runs the commands of docs/operators.md: from a stock Slurm to an enforcing hadard and back."""
+"""Runs the commands of docs/operators.md: from a stock Slurm to hadard at work and back."""
 
 from __future__ import annotations
 
@@ -170,8 +170,8 @@ def test_the_page_leads_there_and_back(site: Site, slurm_version: str, way: str)
     watched = site.submit(*options, user="alice", script="true", command="hadar-sbatch")
     site.wait_for_state(watched, "COMPLETED")
 
-    (enforce,) = commands.pop("4. Enforce, one partition first")
-    site.type(enforce)
+    (place,) = commands.pop("4. Place jobs, one partition first")
+    site.type(place)
     wait_until(lambda: "enforces in main" in site.run("hadar", "status"), "hadard enforces")
     placed = site.submit(*options, user="bob", script="true", command="hadar-sbatch")
     assert site.wait_for_state(placed, "COMPLETED")["NodeList"] in {"n1", "n2", "n6"}

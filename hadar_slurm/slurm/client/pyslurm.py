@@ -42,10 +42,13 @@ JOB_FIELDS = (
     "id array_id array_tasks_waiting heterogeneous_id state state_reason user_id user_name "
     "partition priority allocated_nodes required_nodes excluded_nodes num_nodes max_nodes "
     "requeue_count submit_time start_time end_time time_limit reservation is_batch_job is_cronjob "
-    "comment"
+    "comment nice"
 ).split()
 # The fields used of a `pyslurm.Node`.
-NODE_FIELDS = "name state configured_gres slurmd_start_time partitions active_features".split()
+NODE_FIELDS = (
+    "name state configured_gres slurmd_start_time partitions active_features total_cpus "
+    "allocated_cpus"
+).split()
 
 # At most one entry: pyslurm, by the configuration that it was loaded for.
 _loaded: dict[str, Library] = {}
@@ -104,7 +107,8 @@ class PySlurm(CommandLine):
                 for job, row in jobs
                 if row.state == "PENDING" and job.excluded_nodes and not job.is_cronjob
             },
-            num_nodes={
+            {row.key: job.nice or 0 for job, row in jobs if row.state == "PENDING"},
+            {
                 row.key: parse.asked_nodes(
                     f" NumNodes={job.num_nodes}-{job.max_nodes} " if job.max_nodes else "",
                     row.request.num_nodes,
@@ -233,6 +237,7 @@ def _node_row(node: Any) -> NodeRow:
         node.active_features,
         # None after a restart of slurmctld: see node_row.
         has_reported=node.slurmd_start_time is not None,
+        is_full=0 < (node.total_cpus or 0) <= (node.allocated_cpus or 0),
     )
 
 

@@ -65,17 +65,20 @@ class Claim:
     own: Request | None = None
     # The nodes that hadard chose.
     pinned: tuple[NodeName, ...] = ()
-    # The nodes that the job requested when our last hold was sent. A job that runs on these under a
-    # hold started while that hold was on its way. Empty once the hold is read back.
+    # The nodes that the job requested when our last hold was sent: a job that runs on these under a
+    # hold started while that hold was on its way. For a job that is not held, the nodes that hadard
+    # chose before the last `Steer`. Empty once the change is read back.
     replaced: tuple[NodeName, ...] = ()
     # The GPU types that the job's request named before our last change of it: Slurm before 24.11
     # keeps them, and does not show them while the request is cleared.
     named: tuple[str, ...] = ()
     # The features that hadard has made the job prefer.
     preferred: str = ""
-    # The nodes that hadard has excluded, and its nice value beside the owner's.
+    # The nodes that hadard has excluded, and its nice value beside the owner's. Until a `Steer` is
+    # answered, the nodes excluded before are among these, and `former_nice` is the value before.
     excluded: tuple[NodeName, ...] = ()
     nice: int = 0
+    former_nice: int = 0
     own_nice: int = 0
     # 1 if `pinned` was set without a hold, by `Steer`; 0 if under one, with its own GPUs.
     steered: int = 0
@@ -100,16 +103,22 @@ class Claim:
 
     def pins(self, nodes: Iterable[NodeName]) -> bool:
         """Return whether hadard chose these nodes; other nodes are the owner's later choice."""
-        return bool(self.pinned) and set(nodes) == set(self.pinned)
+        chosen = (self.pinned,) if self.holds else (self.pinned, self.replaced)
+        return any(set(nodes) == set(those) for those in chosen if those)
 
     @property
     def steers(self) -> bool:
         """Whether hadard has excluded nodes or set a nice value."""
-        return bool(self.excluded) or self.nice != self.own_nice
+        return bool(self.excluded) or self.is_nice
+
+    @property
+    def is_nice(self) -> bool:
+        """Whether the nice value of Slurm may differ from the owner's."""
+        return {self.nice, self.former_nice} != {self.own_nice}
 
     def nice_of_owner(self, nice: int) -> int:
         """Return the owner's part where Slurm shows the value `nice`."""
-        return self.own_nice if nice == self.nice else nice
+        return self.own_nice if nice in (self.nice, self.former_nice) else nice
 
     def named_types(self, row: QueueRow) -> frozenset[str]:
         """Return the GPU types that the job's request names, or named before it was cleared."""

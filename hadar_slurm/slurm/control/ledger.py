@@ -18,13 +18,13 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 from hadar_slurm import untrusted_files
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.errors import LedgerError, SlurmError
+from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
@@ -45,7 +45,7 @@ _LOCK_WAIT_S = 10.0
 _MAX_NUMBER = 1e18
 # Nice values of Slurm are within 2^31.
 _MAX_NICE = 1 << 31
-_SIGNED = ("nice", "own_nice")
+_SIGNED = ("nice", "former_nice", "own_nice")
 # The values of a claim apart from its state and the own request.
 _DEFAULTS = {f.name: f.default for f in fields(Claim) if f.name not in ("state", "own")}
 # What parsing a damaged file may raise.
@@ -172,11 +172,15 @@ class Ledger:
     def attempt(
         self, slurm: SlurmAdapter, events: Mapping[JobId, Event], *, must_be_written: bool = True
     ) -> dict[JobId, SlurmError]:
-        """Carry out events; the claims of jobs with a fault are again as before."""
+        """Carry out events and heed the answers: claims of refused updates are again as before."""
         before = {job: self[job] for job in events}
         faults = self.carry_out(slurm, events, must_be_written=must_be_written)
+        for job, event in events.items():
+            if job not in faults:
+                self._claims[job], _ = transition(self[job], replace(event, kind=Kind.DONE))
+        refused = {job for job, fault in faults.items() if isinstance(fault, SlurmRefused)}
         try:
-            self.note({job: before[job] for job in faults})
+            self.note({job: before[job] for job in refused})
         except LedgerError:
             if must_be_written:
                 raise

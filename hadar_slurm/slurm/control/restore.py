@@ -86,7 +86,7 @@ def _unsteer(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow]) -> d
             row.key,
             claim.own.num_nodes,
             () if claim.steered and claim.pins(nodes) else nodes,
-            nice=claim.own_nice if claim.nice != claim.own_nice else None,
+            nice=claim.own_nice if claim.is_nice else None,
         )
         events[row.key] = Event(kind=Kind.STEER, row=row, steering=steering, nice=claim.nice)
     faults = ledger.attempt(slurm, events, must_be_written=False) if events else {}

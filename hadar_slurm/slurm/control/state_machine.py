@@ -5,7 +5,9 @@ answered. `transition` returns the new claim, to be written before the updates a
 updates. A pair of state and event that `TABLE` lacks cannot occur, and is refused.
 
 A command's answer changes no state: Slurm reports success of updates that it drops, and no answer
-for updates that it makes. The next reading decides. So hadard may be killed between any two steps.
+for updates that it makes. The next reading decides, except on what the queue does not show: nodes
+that hadard excludes and its nice value count as set once Slurm says so. So hadard may be killed
+between any two steps.
 
 The table is about holds. Nodes and GPUs that a job requests are compared with the claim's values
 (`Claim.pins`, `Claim.has_cleared`): they may differ in every state.
@@ -80,7 +82,7 @@ class Event:
     excludes: bool = False
     # Of SAVE: the end of the grace period.
     until_s: float = 0.0
-    # Of STEER: what is to be set, and the nice value that Slurm shows.
+    # Of STEER, and of its DONE: what is to be set, and the nice value that Slurm shows.
     steering: updates.Steer | None = None
     nice: int = 0
     # Of PREFER, after it was set: the features.
@@ -182,15 +184,14 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
         case Kind.USER_HOLD | Kind.OPERATOR_HOLD | Kind.BAD_PIN | Kind.RELEASE_LOST:
             return _read_back(claim, row)
         case Kind.SAVED_PLACED:
-            return replace(claim, since_s=0.0, booted_s=0.0)
+            return replace(_read_back(claim, row), since_s=0.0, booted_s=0.0)
         case Kind.SAVED_FREE:
             run, until_s, ended = claim.signalled_run, claim.signalled_until_s, claim.ended_run
             kept = Claim(signalled_run=run, signalled_until_s=until_s, ended_run=ended)
             if claim.steers:
                 # Slurm may still show these.
-                excluded, nice, own_nice = claim.excluded, claim.nice, claim.own_nice
-                kept = replace(kept, excluded=excluded, nice=nice, own_nice=own_nice)
-                kept = replace(kept, own=claim.own)
+                kept = replace(kept, own=claim.own, excluded=claim.excluded, nice=claim.nice)
+                kept = replace(kept, former_nice=claim.former_nice, own_nice=claim.own_nice)
             return replace(kept, preferred=claim.preferred)
         case Kind.HOLD:
             return replace(claim, replaced=row.requested_nodes)
@@ -214,33 +215,40 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             return replace(claim, preferred=event.features)
         case Kind.STEER if event.steering is not None:
             return _steered(claim, event, event.steering)
+        case Kind.DONE if event.steering is not None:
+            return replace(claim, excluded=event.steering.excluded, former_nice=claim.nice)
     return claim
 
 
 def _steered(claim: Claim, event: Event, steering: updates.Steer) -> Claim:
+    """Return the claim on a job that has, or still has not, what is about to be set."""
     asked = event.row.requested_nodes
-    are_owners = set(asked) == set(steering.nodes) and not claim.pins(asked)
-    nodes = () if are_owners else steering.nodes
+    is_ours, is_same = claim.pins(asked), set(asked) == set(steering.nodes)
+    nodes = () if is_same and not is_ours else steering.nodes
     after = replace(
         claim,
         own=claim.own or event.own,
         pinned=nodes,
-        excluded=steering.excluded,
         steered=int(bool(nodes)),
+        excluded=tuple(sorted({*claim.excluded, *steering.excluded})),
     )
+    if not claim.holds:
+        after = replace(after, replaced=asked if is_ours and not is_same else ())
     if steering.nice is None:
         return after
-    return replace(after, nice=steering.nice, own_nice=claim.nice_of_owner(event.nice))
+    own_nice = claim.nice_of_owner(event.nice)
+    return replace(after, nice=steering.nice, former_nice=event.nice, own_nice=own_nice)
 
 
 def _read_back(claim: Claim, row: QueueRow) -> Claim:
-    """Return a claim whose last hold has been read back, or the lack of it.
+    """Return a claim whose last change has been read back, or the lack of it.
 
     A job that still requests what it did before our last change has its former pin.
     """
     is_former = bool(claim.replaced) and set(row.requested_nodes) == set(claim.replaced)
-    pinned = claim.replaced if is_former and claim.state is State.PINNING else claim.pinned
-    return replace(claim, pinned=pinned, replaced=())
+    if is_former and (claim.state is State.PINNING or not claim.holds):
+        claim = replace(claim, pinned=claim.replaced, steered=int(not claim.holds))
+    return replace(claim, replaced=())
 
 
 def _updates(event: Event, target: State) -> tuple[Update, ...]:

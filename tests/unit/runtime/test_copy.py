@@ -98,16 +98,15 @@ def test_a_copy_that_is_killed_costs_its_slot_alone(
     training: Callable[..., Training], victim: int
 ) -> None:
     """The other copy continues, and trains the steps that the killed copy lost in the interval."""
-    job = training(300, "--step-s=0.01")
-    job.start(0)
-    job.start(1)
+    job = training(400, "--step-s=0.01")
+    job.start_together(0, 1)
     until(lambda: len(job.steps(victim)) > 30 and job.has_ended(3))
     job.kill(victim)
     job.end(victim, -signal.SIGKILL)
     job.end(1 - victim)
     job.check(1 - victim)
     trained = job.steps(0) + job.steps(1)
-    assert set(trained) == set(range(300))
+    assert set(trained) == set(range(400))
 
 
 def test_a_job_whose_copies_have_all_been_replaced_goes_on(
@@ -130,8 +129,7 @@ def test_a_copy_asked_to_save_contributes_what_it_has(
     """After USR1 it reports `saved` and gets no steps; after a requeue it trains again."""
     spool = tmp_path / "spool"
     job = training(150, "--step-s=0.02", "--slot-s=2", f"--spool={spool}")
-    job.start(0)
-    job.start(1)
+    job.start_together(0, 1)
     until(lambda: len(job.steps(1)) > 3)
 
     def said_by_one() -> ProgressReport:

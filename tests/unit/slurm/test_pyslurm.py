@@ -57,9 +57,9 @@ SQUEUE = f"""\
 430|430|RUNNING|None|2002|bob|main|1666|(null)|n[1-2]|n[1-2]|2|gres/gpu:v100:2|N/A|N/A|N/A|0|1795279906|1795279906|1795283506|(null)|N/A|1|0|normal|physics{MARK}(null){MARK}(null){MARK}
 """
 NODES = """\
-NodeName=n1 Arch=x86_64 ActiveFeatures=v100 Gres=gpu:v100:4 State=MIXED Partitions=main,other SlurmdStartTime=1795279132
-NodeName=n6 Arch=x86_64 ActiveFeatures=v100,k80 Gres=gpu:v100:2,gpu:k80:2 State=IDLE+DRAIN Partitions=main,other SlurmdStartTime=1795279132
-NodeName=n7 Arch=x86_64 ActiveFeatures=(null) Gres=(null) State=IDLE Partitions= SlurmdStartTime=None
+NodeName=n1 Arch=x86_64 CPUAlloc=8 CPUTot=8 ActiveFeatures=v100 Gres=gpu:v100:4 State=MIXED Partitions=main,other SlurmdStartTime=1795279132
+NodeName=n6 Arch=x86_64 CPUAlloc=7 CPUTot=8 ActiveFeatures=v100,k80 Gres=gpu:v100:2,gpu:k80:2 State=IDLE+DRAIN Partitions=main,other SlurmdStartTime=1795279132
+NodeName=n7 Arch=x86_64 CPUAlloc=0 CPUTot=8 ActiveFeatures=(null) Gres=(null) State=IDLE Partitions= SlurmdStartTime=None
 """  # noqa: E501
 
 
@@ -142,12 +142,14 @@ NODE_RECORDS = [
         slurmd_start_time=start,
         partitions=partitions,
         active_features=features,
+        total_cpus=8,
+        allocated_cpus=cores,
     )
-    for name, state, gres, start, partitions, features in [
-        ("n1", "MIXED", {"gpu:v100": 4}, 1795279132, ["main", "other"], ["v100"]),
+    for name, state, gres, start, partitions, features, cores in [
+        ("n1", "MIXED", {"gpu:v100": 4}, 1795279132, ["main", "other"], ["v100"], 8),
         ("n6", "IDLE+DRAIN", {"gpu:v100": 2, "gpu:k80": 2}, 1795279132, ["main", "other"],
-         ["v100", "k80"]),
-        ("n7", "IDLE", {}, None, [], []),
+         ["v100", "k80"], 7),
+        ("n7", "IDLE", {}, None, [], [], None),
     ]
 ]  # fmt: skip
 
@@ -243,6 +245,11 @@ def test_a_reading_has_the_gpus_held_and_who_is_set_apart() -> None:
         "492": Gang.of({("n5", "k80"): 1}),
     }
     assert reading.set_apart_by_detail == {"476", "493"}
+
+
+def test_pending_jobs_have_their_nice_values() -> None:
+    jobs = [record(461, nice=-20), record(452), record(431, **RUNNING, nice=7)]
+    assert adapter(FakeLibrary(jobs)).read().nice == {"461": -20, "452": 0}
 
 
 def test_the_range_of_nodes_is_what_a_job_asked_for() -> None:

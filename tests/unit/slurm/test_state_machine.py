@@ -331,3 +331,61 @@ def test_a_job_that_kept_its_former_pin_is_known_by_it() -> None:
     )
     assert (claim.pinned, claim.replaced) == (N1, N2)
     assert seen(claim, row) == replace(claim, state=State.HELD, pinned=N2, replaced=())
+
+
+# Limits that hadard is killed in the middle of.
+
+
+def steered(claim: Claim, row: QueueRow, steering: updates.Steer, *, nice: int = 0) -> Claim:
+    """Return the claim that is written before a limit is set; Slurm shows `nice`."""
+    event = Event(kind=Kind.STEER, row=row, own=OWN, steering=steering, nice=nice)
+    return transition(claim, event)[0]
+
+
+def limited(row: QueueRow, **limit: object) -> updates.Steer:
+    """Return a change of a job's limit."""
+    return updates.Steer(row.key, "1-1", **limit)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("later", [(), N2])
+def test_nodes_named_before_a_limit_that_was_not_set_are_still_hadards(
+    later: tuple[NodeName, ...],
+) -> None:
+    row = a_queue_row(request=OWN)
+    shown = replace(row, request=replace(OWN, nodes=N1))
+    claim = seen(steered(Claim(), row, limited(row, nodes=N1)), shown)
+    doubtful = steered(claim, shown, limited(row, nodes=later))
+    assert doubtful.has_changed(shown)
+    for kept in (seen(doubtful, shown), seen(doubtful, shown, now_s=RELEASED_S + 1e4)):
+        assert (kept.pinned, kept.steered, kept.replaced) == (N1, 1, ())
+        assert kept.has_changed(shown)
+    moved = replace(row, request=replace(OWN, nodes=later))
+    assert seen(doubtful, moved).pinned == later
+    assert seen(doubtful, moved).has_changed(moved) is bool(later)
+    # Nodes that hadard has named long ago may be the owner's choice.
+    assert not seen(doubtful, moved).has_changed(shown)
+
+
+def test_a_nice_value_in_doubt_is_not_taken_for_the_owners() -> None:
+    """Slurm may show the one before or the new one; any third one is the owner's."""
+    row = a_queue_row(request=OWN)
+    raised = steered(Claim(), row, limited(row, nice=-90), nice=10)
+    done = Event(kind=Kind.DONE, row=row, steering=limited(row, nice=-90), nice=10)
+    raised, _ = transition(raised, done)
+    assert [raised.nice_of_owner(nice) for nice in (-90, 10, 7)] == [10, 10, 7]
+    doubtful = steered(raised, row, limited(row, nice=10), nice=-90)
+    assert [doubtful.nice_of_owner(nice) for nice in (-90, 10, 7)] == [10, 10, 7]
+    assert doubtful.steers
+    settled, _ = transition(
+        doubtful, Event(kind=Kind.DONE, row=row, steering=limited(row, nice=10))
+    )
+    assert not settled.steers
+
+
+def test_nodes_excluded_before_are_remembered_until_slurm_has_answered() -> None:
+    row = a_queue_row(request=OWN)
+    claim, opened = steered(Claim(), row, limited(row, excluded=N1)), limited(row)
+    doubtful = steered(claim, row, opened)
+    assert doubtful.has_changed(row)
+    settled, _ = transition(doubtful, Event(kind=Kind.DONE, row=row, steering=opened))
+    assert not settled.has_changed(row)
