@@ -173,9 +173,11 @@ def test_the_page_leads_there_and_back(site: Site, slurm_version: str, way: str)
     (place,) = commands.pop("4. Place jobs, one partition first")
     site.type(place)
     wait_until(lambda: "enforces in main" in site.run("hadar", "status"), "hadard enforces")
-    placed = site.submit(*options, user="bob", script="true", command="hadar-sbatch")
+    # Slurm starts it at once, and hadard sees it at its next look.
+    placed = site.submit(*options, user="bob", script="sleep 30", command="hadar-sbatch")
+    journal = "/var/log/hadar/journal.jsonl"
+    wait_until(lambda: f'"{placed}"' in site.run("cat", journal), "the journal has the job")
     assert site.wait_for_state(placed, "COMPLETED")["NodeList"] in {"n1", "n2", "n6"}
-    assert f'"{placed}"' in site.run("cat", "/var/log/hadar/journal.jsonl")
 
     (hooks,) = commands.pop("Hooks, both optional")
     here = "/usr" if way == "deb" else "/opt/hadar"
@@ -211,7 +213,7 @@ def test_the_page_leads_there_and_back(site: Site, slurm_version: str, way: str)
     wait_until(lambda: site.pid() not in {"0", before}, "hadard was begun anew")
     wait_until(lambda: "enforces in main" in site.run("hadar", "status"), "hadard enforces again")
 
-    # One job stays held by hadard: another job has all the GPUs that it can use.
+    # One job waits for the GPUs of another, on the only node that hadard lets it have.
     needs_k80 = ("--hadar-throughput=k80=1", "--hadar-steps=10000", "--gpus=4", "-N1")
     runs = site.submit("--gres=gpu:k80:4", user="dave", script="sleep 600")
     site.wait_for_state(runs, "RUNNING")

@@ -68,6 +68,8 @@ parts = {
     for field in fields(after)
     if field.name not in ("queue", "throttles")  # by pyslurm the latter is learned, not read
 }
+# A text of a job that imitates a nice value leaves the commands in doubt.
+parts["nice"] = [{key: nice for key, nice in x.items() if key in after.nice} for x in parts["nice"]]
 facts = {
     name: [getattr(way, name) for way in ways] for name in ("version", "abilities")
 } | {

@@ -67,8 +67,17 @@ class DockerCluster:
 
     def wait_for_state(self, number: str, state: str) -> dict[str, str]:
         """Wait until a job is in `state`, and return scontrol's fields of it."""
-        wait_until(lambda: self.job(number)["JobState"] == state, f"job {number} is {state}")
-        return self.job(number)
+        job = self.job(number)
+
+        def is_so() -> bool:
+            job.update(self.job(number))
+            return job["JobState"] == state
+
+        try:
+            wait_until(is_so, f"job {number} is {state}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}, and not {job}") from error
+        return job
 
 
 def wait_until(is_so: Callable[[], bool], what: str, limit_s: float = PATIENCE_S) -> None:

@@ -22,7 +22,7 @@ from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.engine.loop import RoundRecord, run_round
-from hadar_slurm.jobspec.description import Description, decode_or_none, encode
+from hadar_slurm.jobspec.description import Description, decode, decode_or_none, encode
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.resources import data_file
@@ -687,10 +687,15 @@ class SteeringDaemon(Daemon):
 
     @rule()
     def ledger_lost(self) -> None:
-        """What hadard has set on jobs that were not held may count as their owners'."""
+        """What hadard has set on jobs that were not held may count as their owners'.
+
+        Also a hold, of a job that it gives another request and whose release slurmctld has lost.
+        """
         super().ledger_lost()
         for key, own in self.own.items():
             [job] = self.fake.find(key)
+            if job.hold and not decode(job.comment).is_held and own.is_held is False:
+                own.is_held = None
             own.is_exact = own.is_exact and not job.excluded and not job.nice
             own.asked = replace(own.asked, nodes=job.asked.nodes)
 

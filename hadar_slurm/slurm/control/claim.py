@@ -74,9 +74,10 @@ class Claim:
     named: tuple[str, ...] = ()
     # The features that hadard has made the job prefer.
     preferred: str = ""
-    # The nodes that hadard has excluded, and its nice value beside the owner's. Until a `Steer` is
-    # answered, the nodes excluded before are among these, and `former_nice` is the value before.
+    # The nodes that hadard has excluded, and its nice value beside the owner's; `former_` are those
+    # before the last `Steer`, until that is answered.
     excluded: tuple[NodeName, ...] = ()
+    former_excluded: tuple[NodeName, ...] = ()
     nice: int = 0
     former_nice: int = 0
     own_nice: int = 0
@@ -109,7 +110,11 @@ class Claim:
     @property
     def steers(self) -> bool:
         """Whether hadard has excluded nodes or set a nice value."""
-        return bool(self.excluded) or self.is_nice
+        return bool(self.excluded or self.former_excluded) or self.is_nice
+
+    def excludes(self, nodes: Iterable[NodeName]) -> bool:
+        """Return whether hadard has excluded these nodes; others are excluded by the owner."""
+        return set(nodes) in (set(self.excluded), set(self.former_excluded))
 
     @property
     def is_nice(self) -> bool:

@@ -13,7 +13,12 @@ from hadar_slurm.errors import LedgerError
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import waits_for_nodes
 from hadar_slurm.slurm.control.ledger import Ledger
-from hadar_slurm.slurm.control.restore import Returned, changed_jobs, restore_jobs
+from hadar_slurm.slurm.control.restore import (
+    Returned,
+    changed_jobs,
+    include_submitted,
+    restore_jobs,
+)
 from hadar_slurm.state.heartbeat import read_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.locks import started_s
@@ -69,6 +74,7 @@ def release_all(
     answers: dict[JobId, Returned] = {}
     while waits_for_nodes(slurm.nodes()) and now_s() < deadline_s - limit_s / 2:
         sleep(_POLL_S)
+    include_submitted(slurm, ledger)
     while True:
         queue = slurm.queue()
         ledger.see(slurm, queue.values())

@@ -13,6 +13,7 @@ from typing import Any
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import LedgerError
+from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
@@ -91,6 +92,22 @@ def _unsteer(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow]) -> d
         events[row.key] = Event(kind=Kind.STEER, row=row, steering=steering, nice=claim.nice)
     faults = ledger.attempt(slurm, events, must_be_written=False) if events else {}
     return {job: str(faults.get(job, "")) for job in events}
+
+
+def include_submitted(slurm: SlurmAdapter, ledger: Ledger) -> None:
+    """Claim the jobs for which hadar-sbatch has excluded nodes, and which hadard has not yet seen.
+
+    Also those of a lost ledger. Raises SlurmError.
+    """
+    state = slurm.read()
+    found = {}
+    for job, excluded in state.excluded.items():
+        row, claim = state.queue[job], ledger[job]
+        description = decode_or_none(row.comment)
+        if description is not None and description.is_steered and not claim.excludes(excluded):
+            own, kind = state.request(row), Kind.FOUND_EXCLUDED
+            found[job] = Event(kind=kind, row=row, own=own, excluded=excluded)
+    ledger.intend(found, must_be_written=False)
 
 
 def changed_jobs(ledger: Ledger, rows: Iterable[QueueRow]) -> list[JobId]:

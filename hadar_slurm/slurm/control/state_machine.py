@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from hadar_slurm.core.cluster import NodeName
 from hadar_slurm.errors import LedgerError
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow, types_in
@@ -34,6 +35,8 @@ class Kind(StrEnum):
     FOUND_HELD = "first seen under a hold of hadard"
     FOUND_CHANGED = "first seen with a request of hadard"
     FOUND = "first seen"
+    # The same, or a job whose claim lacks them.
+    FOUND_EXCLUDED = "seen with nodes that hadar-sbatch has excluded"
     # A reading shows the job pending ...
     FREE = "pending without a hold"
     USER_HOLD = "pending under a hold that its owner can release"
@@ -74,7 +77,7 @@ class Event:
     now_s: float = 0.0
     # The start of slurmctld, in seconds since the epoch; 0: not known.
     booted_s: float = 0.0
-    # Of FOUND_HELD, FOUND_CHANGED, PIN and STEER: the owner's request, unless the claim has it.
+    # Of the FOUND_ kinds, PIN and STEER: the owner's request, unless the claim has it.
     own: Request | None = None
     # Of PIN and RESTORE: the request to be set.
     request: Request = field(default_factory=Request)
@@ -82,9 +85,11 @@ class Event:
     excludes: bool = False
     # Of SAVE: the end of the grace period.
     until_s: float = 0.0
-    # Of STEER, and of its DONE: what is to be set, and the nice value that Slurm shows.
+    # Of STEER, and of its DONE: what is to be set, and what Slurm shows of it; of FOUND_EXCLUDED
+    # the last.
     steering: updates.Steer | None = None
     nice: int = 0
+    excluded: tuple[NodeName, ...] = ()
     # Of PREFER, after it was set: the features.
     features: str = ""
 
@@ -108,6 +113,7 @@ TABLE: Mapping[Kind, Mapping[State, State]] = {
     Kind.FOUND_HELD: _to(_S.HELD, _S.UNMANAGED),
     Kind.FOUND_CHANGED: _to(_S.RELEASED, _S.UNMANAGED),
     Kind.FOUND: _stay(_S.UNMANAGED),
+    Kind.FOUND_EXCLUDED: {**_stay(*State), **_to(_S.STEERED, _S.UNMANAGED)},
     # Our hold is gone; it may come back if slurmctld goes away.
     Kind.FREE: {
         **_stay(*_NEVER, _S.RELEASED, _S.PLACED),
@@ -176,6 +182,8 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
         case Kind.FOUND_HELD | Kind.FOUND_CHANGED if event.own is not None:
             named = tuple(sorted(types_in(event.own)))
             return replace(claim, own=event.own, pinned=row.requested_nodes, named=named)
+        case Kind.FOUND_EXCLUDED:
+            return replace(claim, own=claim.own or event.own, excluded=event.excluded)
         case Kind.FREE | Kind.RUNNING:
             return replace(_read_back(claim, row), requeued=0)
         case Kind.USER_HOLD if target is State.FOREIGN_HOLD:
@@ -192,12 +200,14 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
                 # Slurm may still show these.
                 kept = replace(kept, own=claim.own, excluded=claim.excluded, nice=claim.nice)
                 kept = replace(kept, former_nice=claim.former_nice, own_nice=claim.own_nice)
+                kept = replace(kept, former_excluded=claim.former_excluded)
             return replace(kept, preferred=claim.preferred)
         case Kind.HOLD:
             return replace(claim, replaced=row.requested_nodes)
         case Kind.PIN:
             own, nodes = claim.own or event.own, event.request.nodes
-            pinned = replace(claim, own=own, pinned=nodes, steered=0, excluded=())
+            pinned = replace(claim, own=own, pinned=nodes, steered=0)
+            pinned = replace(pinned, excluded=(), former_excluded=())
             pinned = replace(pinned, replaced=row.requested_nodes)
             return replace(pinned, named=tuple(sorted(claim.named_types(row))))
         case Kind.RELEASE:
@@ -216,7 +226,7 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
         case Kind.STEER if event.steering is not None:
             return _steered(claim, event, event.steering)
         case Kind.DONE if event.steering is not None:
-            return replace(claim, excluded=event.steering.excluded, former_nice=claim.nice)
+            return replace(claim, former_excluded=(), former_nice=claim.nice)
     return claim
 
 
@@ -230,7 +240,8 @@ def _steered(claim: Claim, event: Event, steering: updates.Steer) -> Claim:
         own=claim.own or event.own,
         pinned=nodes,
         steered=int(bool(nodes)),
-        excluded=tuple(sorted({*claim.excluded, *steering.excluded})),
+        excluded=steering.excluded,
+        former_excluded=event.excluded or claim.excluded or claim.former_excluded,
     )
     if not claim.holds:
         after = replace(after, replaced=asked if is_ours and not is_same else ())

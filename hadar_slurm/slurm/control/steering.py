@@ -230,12 +230,18 @@ class Steerer:
         return free
 
     def may_start(self, start: Start) -> bool:
-        """Return whether a job starts by naming its nodes; on several types, Slurm would choose."""
-        return start.job_id in self.waiting and self._implies_type(start.gang)
+        """Return whether a job gets its gang by naming the nodes alone."""
+        return start.job_id in self.waiting and self._is_implied(start.job_id, start.gang)
 
-    def _implies_type(self, gang: Gang) -> bool:
-        by_name = self.state.cluster.by_name
-        return all(name in by_name and by_name[name].has_one_type for name in gang.gpus_by_node)
+    def _is_implied(self, job: JobId, gang: Gang) -> bool:
+        """Return whether the nodes of a gang leave Slurm no choice of GPU types and numbers."""
+        by_name, asked = self.state.cluster.by_name, self.state.queue[job].gpus_per_node
+        return all(
+            name in by_name
+            and by_name[name].has_one_type
+            and (not asked or number == sum(count for _, count in asked))
+            for name, number in gang.gpus_by_node.items()
+        )
 
     def gapped(self, actions: Sequence[Action], managed: Collection[JobId]) -> list[Action]:
         """Return the actions that would leave GPUs to plain jobs; none while no plain job waits."""
@@ -258,7 +264,7 @@ class Steerer:
         """
         named = {start.job_id: start.gang for start in starts}
         more = {job: gang for job, gang in soon.items() if job in self.waiting}
-        named |= {j: g for j, g in more.items() if j not in named and self._implies_type(g)}
+        named |= {j: g for j, g in more.items() if j not in named and self._is_implied(j, g)}
         # A job that Slurm does not start on free GPUs lacks what only Slurm knows of.
         stuck = {job for job in self.waiting if self.pins.avoided(job, self.now_s)}
         free = self.free
@@ -313,16 +319,21 @@ class Steerer:
 
     def _event(self, row: QueueRow, limit: Limit, nice: int | None) -> Event | None:
         job, number = row.key, len(limit.nodes)
-        excluded, claim = set(self.state.excluded.get(job, ())), self.ledger[job]
-        has = (set(row.requested_nodes), excluded, set(claim.excluded))
-        if has == (set(limit.nodes), set(limit.excluded), excluded) and nice is None:
+        excluded, claim = self.state.excluded.get(job, ()), self.ledger[job]
+        has = (set(row.requested_nodes), set(excluded), set(claim.excluded))
+        if has == (set(limit.nodes), set(limit.excluded), set(excluded)) and nice is None:
             return None
         own = claim.own or self.state.request(row)
         num_nodes = f"{number}-{number}" if number else own.num_nodes
-        steering = updates.Steer(job, num_nodes, limit.nodes, limit.excluded, nice)
-        shown = self.state.nice.get(job, 0)
-        kind, now_s = Kind.STEER, self.now_s
-        return Event(kind=kind, row=row, now_s=now_s, own=own, steering=steering, nice=shown)
+        return Event(
+            kind=Kind.STEER,
+            row=row,
+            now_s=self.now_s,
+            own=own,
+            steering=updates.Steer(job, num_nodes, limit.nodes, limit.excluded, nice),
+            nice=self.state.nice.get(job, 0),
+            excluded=excluded,
+        )
 
 
 def _groups(rows: Iterable[QueueRow]) -> list[list[QueueRow]]:

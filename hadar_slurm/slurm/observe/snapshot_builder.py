@@ -355,9 +355,9 @@ class SnapshotBuilder:
         """Return whether the job is scrontab's or excludes nodes by its owner's choice."""
         if row.key not in self._state.set_apart_by_detail:
             return False
-        excluded, ours = self._state.excluded.get(row.key, ()), self.ledger[row.key].excluded
+        excluded, claim = self._state.excluded.get(row.key, ()), self.ledger[row.key]
         # Without the ledger they may be hadard's.
-        is_ours = set(ours) == set(excluded) or description.is_steered or not self.ledger.was_read
+        is_ours = claim.excludes(excluded) or description.is_steered or not self.ledger.was_read
         return not (excluded and is_ours)
 
     def _pending_phase(self, row: QueueRow, gang: Gang | None) -> Phase | None:

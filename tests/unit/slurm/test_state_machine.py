@@ -35,7 +35,7 @@ OWN = Request(per_job="gres/gpu:2")
 PINNED = Request(num_nodes="1-1", per_node="gres/gpu:2", nodes=N1)
 HELD = {"priority": 0, "reason": "JobHeldUser"}
 RELEASED_S, BOOTED_S = 1000.0, 900.0
-FOUND = {Kind.FOUND_HELD, Kind.FOUND_CHANGED, Kind.FOUND}
+FOUND = {Kind.FOUND_HELD, Kind.FOUND_CHANGED, Kind.FOUND, Kind.FOUND_EXCLUDED}
 ANSWERS = {Kind.DONE, Kind.REFUSED, Kind.NO_ANSWER}
 WISHES = {
     Kind.HOLD,
@@ -387,5 +387,6 @@ def test_nodes_excluded_before_are_remembered_until_slurm_has_answered() -> None
     claim, opened = steered(Claim(), row, limited(row, excluded=N1)), limited(row)
     doubtful = steered(claim, row, opened)
     assert doubtful.has_changed(row)
+    assert [doubtful.excludes(nodes) for nodes in (N1, (), N2)] == [True, True, False]
     settled, _ = transition(doubtful, Event(kind=Kind.DONE, row=row, steering=opened))
     assert not settled.has_changed(row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -186,9 +187,9 @@ def test_gpus_are_freed_only_for_jobs_that_wait_in_the_queue(
 class Site:
     """A modelled Slurm with a V100 and a K80 node, and hadard in mode `steer`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, nodes: str = "v100:1,k80:1") -> None:
         self.directory = directory
-        self.slurm = FakeSlurm("v100:1,k80:1", version=(26, 5, 5), spool=directory / "elsewhere")
+        self.slurm = FakeSlurm(nodes, version=(26, 5, 5), spool=directory / "elsewhere")
         self.soon: dict[JobId, Gang] = {}
         self.adapter = CommandLine(FakeRunner(slurm=self.slurm))
         self.backend = self.new_backend()
@@ -273,6 +274,20 @@ def test_a_start_names_its_nodes_and_is_done_by_slurm(site: Site) -> None:
     assert site.backend.observe().by_id[JobId(job.key)].allocation.gangs == (a_gang("n2:k80:1"),)
 
 
+def test_a_job_that_would_get_fewer_gpus_than_planned_gets_a_new_request(tmp_path: Path) -> None:
+    """It asks for one GPU on each of two nodes: of the only node that it names it would get one."""
+    site = Site(tmp_path, "v100:2,v100:1")
+    described = Description(steps=100, gpus=2, throughputs={"v100": 10.0})
+    asked = Asked(per_node=(("", 1),), min_nodes=2, max_nodes=2)
+    job = site.slurm.submit(asked, comment=encode(described))
+    site.soon = {JobId(job.key): a_gang("n1:v100:2")}
+    site.apply()
+    assert (job.asked.nodes, job.hold) == ((), "")
+    assert site.apply(start(job, "n1:v100:2")) == [Status.DONE]
+    site.slurm.advance(1.0)
+    assert (job.state, job.num_gpus, list(job.held)) == ("RUNNING", 2, ["n1"])
+
+
 def test_a_successor_gets_the_gpus_of_the_job_that_makes_way(site: Site) -> None:
     """A plain job that has waited longer does not get them."""
     victim, other = site.submit(), site.submit()
@@ -337,6 +352,25 @@ def test_what_was_set_is_undone(site: Site, how: str) -> None:
         ((), (), 0, ""),
         ((), (), 0, ""),
     ]
+
+
+def test_what_hadar_sbatch_has_excluded_is_undone_too(site: Site) -> None:
+    """hadard ends before it has seen the job; a job of the same user excludes nodes itself."""
+    site.slurm.reserved = {"n1", "n2"}
+    described = Description(steps=100, throughputs={"k80": 1.0})
+    asked = Asked(per_job=(("", 1),))
+    ours, theirs = (
+        site.slurm.submit(asked, excluded=("n1",), comment=encode(description))
+        for description in (replace(described, is_steered=True), described)
+    )
+    ledger = Ledger(site.directory / FILE_NAME, lambda: site.slurm.now_s)
+    for _ in range(2):
+        release_all(
+            site.adapter, ledger, limit_s=10.0, now_s=lambda: site.slurm.now_s,
+            sleep=site.slurm.advance,
+        )  # fmt: skip
+        assert (ours.excluded, theirs.excluded) == ((), ("n1",))
+    assert (ours.asked.nodes, ours.hold) == ((), "")
 
 
 def test_nodes_that_an_owner_excludes_or_names_are_theirs(site: Site) -> None:
