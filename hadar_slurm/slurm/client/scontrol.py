@@ -84,7 +84,7 @@ def command(change: Update) -> list[str]:
             return ["scontrol", "update", f"JobId={job}", *words]
         case updates.Steer(job, num_nodes, nodes, excluded, nice):
             words = [
-                f"NumNodes={num_nodes}",
+                *([f"NumNodes={num_nodes}"] if num_nodes else []),
                 f"ReqNodeList={_folded(nodes)}",
                 f"ExcNodeList={_folded(excluded)}",
                 *([] if nice is None else [f"Nice={nice}"]),

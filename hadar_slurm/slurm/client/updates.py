@@ -70,8 +70,8 @@ class SetRequest(_JobChange):
 class Steer(_JobChange):
     """Limit the nodes of a pending job, which need not be held; its GPUs stay as requested.
 
-    It gets all of `nodes` (empty: any) and none of `excluded`. `nice` is taken off its priority
-    (None: as before).
+    It gets `num_nodes` (empty: as before), all of `nodes` (empty: any) and none of `excluded`.
+    `nice` is taken off its priority (None: as before).
     """
 
     num_nodes: str

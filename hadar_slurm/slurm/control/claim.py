@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from hadar_slurm.core.cluster import NodeName
@@ -132,6 +132,11 @@ class Claim:
     def has_cleared(self, row: QueueRow) -> bool:
         """Return whether the request is cleared, as between the two updates of a change."""
         return row.request.is_cleared and self.own is not None and not self.own.is_cleared
+
+    def asks_own(self, row: QueueRow) -> bool:
+        """Return whether a job requests the GPUs that its owner asked for."""
+        own = self.own or row.request
+        return replace(row.request, nodes=own.nodes, num_nodes=own.num_nodes) == own
 
     def has_changed(self, row: QueueRow) -> bool:
         """Return whether hadard holds, has pinned, has cleared or steers a pending job."""

@@ -82,11 +82,11 @@ def _unsteer(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow]) -> d
         if row.state != "PENDING" or claim.own is None or not (claim.steered or claim.steers):
             continue
         # A request that was changed under a hold is restored under one.
-        nodes = row.requested_nodes
+        is_steered, nodes = bool(claim.steered), row.requested_nodes
         steering = updates.Steer(
             row.key,
-            claim.own.num_nodes,
-            () if claim.steered and claim.pins(nodes) else nodes,
+            claim.own.num_nodes if is_steered else "",
+            () if is_steered and claim.pins(nodes) else nodes,
             nice=claim.own_nice if claim.is_nice else None,
         )
         events[row.key] = Event(kind=Kind.STEER, row=row, steering=steering, nice=claim.nice)

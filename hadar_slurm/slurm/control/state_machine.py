@@ -207,7 +207,8 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
         case Kind.PIN:
             own, nodes = claim.own or event.own, event.request.nodes
             pinned = replace(claim, own=own, pinned=nodes, steered=0)
-            pinned = replace(pinned, excluded=(), former_excluded=())
+            former = claim.excluded or claim.former_excluded
+            pinned = replace(pinned, excluded=(), former_excluded=former)
             pinned = replace(pinned, replaced=row.requested_nodes)
             return replace(pinned, named=tuple(sorted(claim.named_types(row))))
         case Kind.RELEASE:
@@ -234,12 +235,14 @@ def _steered(claim: Claim, event: Event, steering: updates.Steer) -> Claim:
     """Return the claim on a job that has, or still has not, what is about to be set."""
     asked = event.row.requested_nodes
     is_ours, is_same = claim.pins(asked), set(asked) == set(steering.nodes)
-    nodes = () if is_same and not is_ours else steering.nodes
+    # Nodes that stay as they are were named by the owner, with a pin, or by an earlier `Steer`.
+    kept = (asked, claim.steered) if is_ours else ((), 0)
+    nodes, is_steered = kept if is_same else (steering.nodes, int(bool(steering.nodes)))
     after = replace(
         claim,
         own=claim.own or event.own,
         pinned=nodes,
-        steered=int(bool(nodes)),
+        steered=is_steered,
         excluded=steering.excluded,
         former_excluded=event.excluded or claim.excluded or claim.former_excluded,
     )
@@ -259,6 +262,8 @@ def _read_back(claim: Claim, row: QueueRow) -> Claim:
     is_former = bool(claim.replaced) and set(row.requested_nodes) == set(claim.replaced)
     if is_former and (claim.state is State.PINNING or not claim.holds):
         claim = replace(claim, pinned=claim.replaced, steered=int(not claim.holds))
+    elif claim.state is State.PINNING and claim.pins(row.requested_nodes):
+        claim = replace(claim, former_excluded=())
     return replace(claim, replaced=())
 
 

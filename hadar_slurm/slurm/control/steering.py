@@ -209,7 +209,7 @@ class Steerer:
 
     @cached_property
     def waiting(self) -> dict[JobId, Job]:
-        """Return the jobs that wait in Slurm's queue, not held."""
+        """Return the jobs that wait in Slurm's queue, not held, for GPUs as their owners asked."""
         queue = self.state.queue
         queued = (job for job in self.jobs if job.phase is Phase.QUEUED)
         rows = ((job, queue.get(job.job_id)) for job in queued)
@@ -219,7 +219,7 @@ class Steerer:
             if row is not None
             and row.state == "PENDING"
             and not row.is_held
-            and not self.ledger[row.key].has_cleared(row)
+            and self.ledger[row.key].asks_own(row)
         }
 
     @cached_property
