@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -206,9 +206,7 @@ class SlurmBackend:
             and self.ledger[job.job_id].state is State.HELD
             and may_wait_unheld(job, cluster)
         ]
-        for returned in restore_jobs(self.slurm, self.ledger, queue, stopped) if stopped else ():
-            if returned.fault:
-                log.warning("job %s: not yet released: %s", returned.job, returned.fault)
+        self._give_back(queue, stopped)
 
     def wait(self, until_s: float) -> Wake:
         """Sleep until the round ends, the jobs or nodes of the plan change, or a pin times out.
@@ -308,9 +306,12 @@ class SlurmBackend:
             self._restore_delayed_since_s = min(self._restore_delayed_since_s, self.now_s())
             if self.now_s() < self._restore_delayed_since_s + NODES_REPORT_WITHIN_S:
                 return
-        queue = self.slurm.queue()
         # Read again: a hold that a user has placed during planning must stay.
-        for returned in restore_jobs(self.slurm, self.ledger, queue, seen.to_restore):
+        self._give_back(self.slurm.queue(), seen.to_restore)
+
+    def _give_back(self, queue: Mapping[JobId, QueueRow], jobs: Collection[JobId]) -> None:
+        """Restore jobs of a queue that was just read."""
+        for returned in restore_jobs(self.slurm, self.ledger, queue, jobs) if jobs else ():
             if returned.fault:
                 log.warning("job %s: not yet restored: %s", returned.job, returned.fault)
             else:

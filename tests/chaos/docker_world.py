@@ -126,7 +126,8 @@ class DockerWorld:
 
     def _exec(self, user: str) -> list[str]:
         """Return the words that run a command in the test's container."""
-        home = f"/home/{user}" if user else "/root"
+        homes = {"": "/root", "hadar": "/var/lib/hadar"}
+        home = homes.get(user, f"/home/{user}")
         variables = {
             "HOME": home,
             "LC_ALL": "C",
