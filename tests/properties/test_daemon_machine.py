@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -175,14 +176,15 @@ class Daemon(RuleBasedStateMachine):
         )
 
     def foresee(self, snapshot: Snapshot) -> dict[JobId, Gang]:
-        """Return the gangs of the next starts, as hadard foresees them."""
+        """Return the gangs of the next starts, as hadard foresees them, within 100 rounds or so."""
+        looks = count()
         found = begins(
             snapshot,
             self.policy,
             is_enough=lambda begun: len(begun) >= 4,
             round_s=360.0,
-            clock=lambda: 0.0,
-            limit_s=1.0,
+            clock=lambda: float(next(looks)),
+            limit_s=100.0,
         )
         return {job: begin.gang for job, begin in found.items()}
 

@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 Foresight = Callable[[Snapshot], Mapping[JobId, Gang]]
 # Reasons for which a plain job would not take GPUs that are free.
 _WAITS_FOR_OTHERS = frozenset(("Dependency", "DependencyNeverSatisfied", "BeginTime"))
-# Below this a priority is a hold or the lowest, which no nice value changes.
+# Below this a priority is a hold, or the lowest, which a new job has too before it has any age. Its
+# place is not known then, and only a negative nice value changes its priority.
 _LEAST_PRIORITY = 2
 # By how much a successor is put above all others: their ages count only at Slurm's next calculation
 # of priorities, which is five minutes away at most by default. No priority is above the last.
@@ -174,24 +175,24 @@ def nice_values(
     are put above the priority `top`. A place is the priority that a job has with its owner's value.
     """
     order = {job: at for at, job in enumerate(first)}
+    above = min(top + _AHEAD, _MOST_PRIORITY)
     found: dict[JobId, int] = {}
     for group in groups:
-        rows = [row for row in group if row.key in shown and row.priority >= _LEAST_PRIORITY]
+        rows = [row for row in group if row.key in shown]
         owners = {row.key: own(row.key, shown[row.key]) for row in rows}
         places = {row.key: row.priority + shown[row.key] - owners[row.key] for row in rows}
+        found |= {key: owners[key] + places[key] - above for key in places if key in urgent}
+        rows = [row for row in rows if row.key not in urgent and row.priority >= _LEAST_PRIORITY]
         rows.sort(key=lambda row: (order.get(row.key, len(order)), -places[row.key]))
-        best = sorted(places.values(), reverse=True)
-        priorities = [row.priority for row in rows if row.key not in urgent]
+        best = sorted((places[row.key] for row in rows), reverse=True)
+        priorities = [row.priority for row in rows]
         # Places move with age and fair share: an order that holds is left as it is.
         is_right = priorities == sorted(priorities, reverse=True)
         # One that was urgent and is no longer.
         is_raised = any(priority > best[0] for priority in priorities)
-        for row, place in zip(rows, best, strict=True):
-            if row.key in urgent:
-                place = min(top + _AHEAD, _MOST_PRIORITY)
-            elif is_right and not is_raised:
-                continue
-            found[row.key] = owners[row.key] + places[row.key] - place
+        if is_raised or not is_right:
+            of_row = zip(rows, best, strict=True)
+            found |= {r.key: owners[r.key] + places[r.key] - place for r, place in of_row}
     return {job: nice for job, nice in found.items() if nice != shown[job]}
 
 

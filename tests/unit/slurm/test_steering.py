@@ -119,8 +119,19 @@ def test_a_successor_is_first_in_line_until_it_is_none() -> None:
     assert priorities_after(rows, [], shown, own) == {"1": 300, "2": 200}
 
 
+def test_a_successor_that_has_no_age_yet_is_first_in_line_too() -> None:
+    """Slurm gives a new job the priority 1; the user's other jobs exchange their own places."""
+    rows = [row("1", 200), row("2", 1), row("3", 300)]
+    own = {"1": 0, "2": 5, "3": 0}
+    assert priorities_after(rows, ["2", "1"], own, own, urgent=["2"]) == {
+        "1": 300,
+        "2": 51_000,
+        "3": 200,
+    }
+
+
 def test_a_job_at_the_bottom_or_with_a_nice_value_in_doubt_keeps_it() -> None:
-    """No nice value moves a priority of 1; a job's name may imitate Slurm's output."""
+    """A priority of 1 hides a job's place; a job's name may imitate Slurm's output."""
     rows, first = [row("1", 300), row("2", 1), row("3", 100)], [JobId("2"), JobId("3")]
     shown = {JobId("1"): 0, JobId("2"): 0}
     assert nice_values([rows], first, shown, lambda job, nice: nice) == {}
