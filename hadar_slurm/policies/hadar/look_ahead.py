@@ -69,7 +69,8 @@ _KEEPS = 0.03
 # of what a play foresees is still to be decided.
 _FEW_WAIT = 1.2
 # The way is chosen again after arrivals or ends, and anyway after a time: in rounds or, if that is
-# longer, in this share of the time that the last choice foresaw until the last end.
+# longer, in this share of the time that the last choice foresaw until the last end. It is chosen
+# again in rounds as soon as no further jobs are expected, or any again.
 _LEAST_ROUNDS, _MOST_ROUNDS, _FORESEEN = 2.0, 5.0, 0.005
 # Rounds of a play grow by a share of the time played: the larger, the more jobs are played.
 _GROWTH, _GROWTH_PER_JOB = 0.03, 1e-4
@@ -92,6 +93,8 @@ class Choice:
     # The jobs in view then, and the seconds foreseen until the last of them ends.
     jobs: frozenset[JobId]
     span_s: float
+    # Whether further jobs were expected.
+    expects: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,9 +268,14 @@ class View:
         played.mixed = played.parts if played.held is None else ()
 
 
-def is_due(known: Choice, jobs: Sequence[Job], now_s: float, round_s: float) -> bool:
-    """Return whether the way is to be chosen again."""
-    age_rounds = (now_s - known.made_s) / max(round_s, _FORESEEN * known.span_s)
+def is_due(
+    known: Choice, jobs: Sequence[Job], now_s: float, round_s: float, *, expects: bool
+) -> bool:
+    """Return whether the way is to be chosen again; `expects`: whether more jobs are expected."""
+    age_s = now_s - known.made_s
+    if expects != known.expects and age_s >= _LEAST_ROUNDS * round_s:
+        return True
+    age_rounds = age_s / max(round_s, _FORESEEN * known.span_s)
     if age_rounds >= _MOST_ROUNDS:
         return True
     return age_rounds >= _LEAST_ROUNDS and known.jobs != {job.job_id for job in jobs}

@@ -138,14 +138,15 @@ class Hadar:
     ) -> tuple[Choice | None, int]:
         """Return the way in use, chosen again where that is due, and the number of ways played."""
         now_s, round_s = kinds.allocator.snapshot.now_s, kinds.allocator.round.length_s
-        if not jobs or (known and not is_due(known, jobs, now_s, round_s)):
+        expects = bool(history.expected())
+        if not jobs or (known and not is_due(known, jobs, now_s, round_s, expects=expects)):
             return known, 0
         view = View.of(kinds, jobs, history, horizon)
         ids = frozenset(job.job_id for job in jobs)
         incumbent, is_news = (known.way, not ids <= known.jobs) if known else (None, True)
         decided = self._decided(kinds.allocator, len(jobs))
         way, span_s, num_ways = choose(view, incumbent, round_s, decided=decided, is_news=is_news)
-        return Choice(way, now_s, ids, span_s), num_ways
+        return Choice(way, now_s, ids, span_s, expects), num_ways
 
     def _decided(self, allocator: Allocator, num_jobs: int) -> frozenset[tuple[JobId, TypeIndex]]:
         """Return what `hadar-paper` would run now, and on which types; nothing of many jobs."""

@@ -70,18 +70,27 @@ def test_a_way_is_kept_while_nothing_changes() -> None:
     """It is chosen again two rounds after a job came, and after five rounds anyway."""
     jobs = (a_job("1"), a_job("2"))
     choice = Choice(Way(), 0.0, frozenset({JobId("1"), JobId("2")}), span_s=0.0)
-    assert not is_due(choice, jobs, 720.0, 360.0)
-    assert not is_due(choice, jobs[:1], 360.0, 360.0)
-    assert is_due(choice, jobs[:1], 720.0, 360.0)
-    assert is_due(choice, jobs, 1800.0, 360.0)
+    assert not is_due(choice, jobs, 720.0, 360.0, expects=False)
+    assert not is_due(choice, jobs[:1], 360.0, 360.0, expects=False)
+    assert is_due(choice, jobs[:1], 720.0, 360.0, expects=False)
+    assert is_due(choice, jobs, 1800.0, 360.0, expects=False)
 
 
 def test_a_choice_for_long_is_made_less_often() -> None:
     """Where the last end is 200 h away, a choice is kept for two hours after news."""
     choice = Choice(Way(), 0.0, frozenset({JobId("1")}), span_s=200 * 3600.0)
     jobs = (a_job("2"),)
-    assert not is_due(choice, jobs, 1.9 * 3600.0, 360.0)
-    assert is_due(choice, jobs, 2.1 * 3600.0, 360.0)
+    assert not is_due(choice, jobs, 1.9 * 3600.0, 360.0, expects=False)
+    assert is_due(choice, jobs, 2.1 * 3600.0, 360.0, expects=False)
+
+
+def test_a_way_is_chosen_again_when_arrivals_end() -> None:
+    """Two rounds after the last choice, however long that one was to last."""
+    choice = Choice(Way(), 0.0, frozenset({JobId("1")}), span_s=200 * 3600.0, expects=True)
+    jobs = (a_job("1"),)
+    assert not is_due(choice, jobs, 3600.0, 360.0, expects=True)
+    assert not is_due(choice, jobs, 600.0, 360.0, expects=False)
+    assert is_due(choice, jobs, 720.0, 360.0, expects=False)
 
 
 def test_the_way_in_use_is_kept_unless_another_is_better() -> None:
