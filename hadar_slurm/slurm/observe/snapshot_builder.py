@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.cluster import GpuType, JobId, NodeName
@@ -430,6 +430,7 @@ class SnapshotBuilder:
     def _check_steered(self, row: QueueRow) -> None:
         """Let a job avoid the nodes that it was to start on and has not in time."""
         nodes, cluster, used = row.requested_nodes, self._state.cluster, self._state.in_use
+        self._avoid_reserved(row, nodes)
         slots = [slot for slot in cluster.capacity if slot.node in nodes]
         are_free = any(cluster.capacity[slot] > used[slot] for slot in slots)
         if not (are_free and self.ledger[row.key].pins(nodes)):
@@ -453,14 +454,17 @@ class SnapshotBuilder:
             return True  # foreign jobs have taken the GPUs
         if row.reason == "BadConstraints":  # Slurm then holds it by a priority of 0
             self.pins.avoid(row.key, gang.gpus_by_node, now_s)
-        if _may_meet_reservation(row):
-            # It would not end before a reservation of these nodes begins, or others with it.
-            if self._reserved is None:
-                self._reserved = self.slurm.reserved_nodes()
-            reserved = self._reserved
-            if not reserved.isdisjoint(gang.gpus_by_node):
-                self.pins.avoid(row.key, reserved, now_s)
+        self._avoid_reserved(row, gang.gpus_by_node)
         return self.pins.is_stuck(row.key, gang.gpus_by_node, now_s)
+
+    def _avoid_reserved(self, row: QueueRow, nodes: Iterable[NodeName]) -> None:
+        """Let a job avoid all reserved nodes if it would not end before one of its own is."""
+        if not _may_meet_reservation(row):
+            return
+        if self._reserved is None:
+            self._reserved = self.slurm.reserved_nodes()
+        if not self._reserved.isdisjoint(nodes):
+            self.pins.avoid(row.key, self._reserved, self.now_s())
 
     def _allowed_nodes(self, row: QueueRow, phase: Phase) -> frozenset[NodeName] | None:
         """Return the nodes that a job may get; None for all nodes."""

@@ -334,6 +334,21 @@ def test_a_job_that_does_not_start_on_its_free_gpus_is_left_to_slurm(site: Site)
     assert (job.state, list(job.held)) == ("RUNNING", ["n2"])
 
 
+def test_a_job_on_nodes_that_are_reserved_soon_is_left_to_slurm_at_once(site: Site) -> None:
+    """Slurm says so at its first look; the job does not wait for the time limit of a start."""
+    site.slurm.reserved = {"n1"}
+    site.slurm.submit(Asked(per_job=(("", 1),), nodes=("n2",)), work_s=5.0)
+    site.slurm.advance(1.0)
+    job = site.submit()
+    site.apply(start(job, "n1:v100:1"))
+    site.slurm.advance(1.0)
+    assert job.reason.startswith("ReqNodeNotAvail")
+    site.apply(start(job, "n1:v100:1"))
+    assert (job.asked.nodes, job.excluded) == ((), ())
+    site.slurm.advance(10.0)
+    assert (job.state, list(job.held)) == ("RUNNING", ["n2"])
+
+
 @pytest.mark.parametrize("how", ["release", "restart", "observe"])
 def test_what_was_set_is_undone(site: Site, how: str) -> None:
     """`hadar release`, and a hadard that may no longer place the job, give all of it back."""
