@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.errors import LedgerError
+from hadar_slurm.errors import LedgerError, SlurmError
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import waits_for_nodes
 from hadar_slurm.slurm.control.ledger import Ledger
@@ -22,6 +23,8 @@ from hadar_slurm.slurm.control.restore import (
 from hadar_slurm.state.heartbeat import read_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.locks import started_s
+
+log = logging.getLogger(__name__)
 
 _POLL_S = 0.5
 
@@ -74,7 +77,10 @@ def release_all(
     answers: dict[JobId, Returned] = {}
     while waits_for_nodes(slurm.nodes()) and now_s() < deadline_s - limit_s / 2:
         sleep(_POLL_S)
-    include_submitted(slurm, ledger)
+    try:
+        include_submitted(slurm, ledger)
+    except SlurmError as error:  # all else can still be given back
+        log.warning("nodes that hadar-sbatch has excluded may stay so: %s", error)
     while True:
         queue = slurm.queue()
         ledger.see(slurm, queue.values())

@@ -17,6 +17,7 @@ from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Action, Start, Status, Stop
+from hadar_slurm.errors import SlurmUnavailable
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
@@ -224,6 +225,15 @@ class Site:
         described = Description(steps=100, throughputs={"v100": 10, "k80": 1}, checkpoint=True)
         return self.slurm.submit(Asked(per_job=(("", 1),)), comment=encode(described), **given)
 
+    def release_all(self) -> list[str]:
+        """Run `hadar release`, and return the faults."""
+        ledger = Ledger(self.directory / FILE_NAME, lambda: self.slurm.now_s)
+        answers = release_all(
+            self.adapter, ledger, limit_s=10.0, now_s=lambda: self.slurm.now_s,
+            sleep=self.slurm.advance,
+        )  # fmt: skip
+        return [answer.fault for answer in answers]
+
     def says_it_listens(self, job: FakeJob) -> None:
         """Write a report of the job's current run."""
         report = ProgressReport(restart=job.restarts, state="running", steps_done=7)
@@ -359,12 +369,7 @@ def test_what_was_set_is_undone(site: Site, how: str) -> None:
     assert [job.excluded for job in jobs] == [("n2",), ("n2",), ()]
     assert jobs[2].nice < 0
     if how == "release":
-        ledger = Ledger(site.directory / FILE_NAME, lambda: site.slurm.now_s)
-        answers = release_all(
-            site.adapter, ledger, limit_s=10.0, now_s=lambda: site.slurm.now_s,
-            sleep=site.slurm.advance,
-        )  # fmt: skip
-        assert [answer.fault for answer in answers] == ["", "", ""]
+        assert site.release_all() == ["", "", ""]
     else:
         site.backend = site.new_backend()
         if how == "observe":
@@ -389,14 +394,25 @@ def test_what_hadar_sbatch_has_excluded_is_undone_too(site: Site) -> None:
         site.slurm.submit(asked, excluded=("n1",), comment=encode(description))
         for description in (replace(described, is_steered=True), described)
     )
-    ledger = Ledger(site.directory / FILE_NAME, lambda: site.slurm.now_s)
     for _ in range(2):
-        release_all(
-            site.adapter, ledger, limit_s=10.0, now_s=lambda: site.slurm.now_s,
-            sleep=site.slurm.advance,
-        )  # fmt: skip
+        site.release_all()
         assert (ours.excluded, theirs.excluded) == ((), ("n1",))
     assert (ours.asked.nodes, ours.hold) == ((), "")
+
+
+def test_a_release_needs_no_details_of_jobs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only nodes that hadar-sbatch alone has excluded are known by them."""
+    site.slurm.reserved = {"n1", "n2"}
+    job = site.submit()
+    site.apply()
+    assert job.excluded == ("n2",)
+
+    def fails(adapter: CommandLine) -> None:
+        raise SlurmUnavailable("scontrol did not answer")
+
+    monkeypatch.setattr(CommandLine, "read", fails)
+    assert site.release_all() == [""]
+    assert job.excluded == ()
 
 
 def test_nodes_that_an_owner_excludes_or_names_are_theirs(site: Site) -> None:
