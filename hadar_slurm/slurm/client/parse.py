@@ -245,7 +245,8 @@ def parse_nodes(text: str) -> list[NodeRow]:
             partitions.split(",") if partitions else (),
             set(features.split(",")) - {"(null)"},
             has_reported=field.get("SlurmdStartTime") != "None",
-            is_full=0 < int(field.get("CPUTot", 0)) <= int(field.get("CPUAlloc", 0)),
+            num_cpus=int(field.get("CPUTot", 0)),
+            used_cpus=int(field.get("CPUAlloc", 0)),
         )
         rows.append(row)
     if text.strip() and not rows:
@@ -261,7 +262,8 @@ def node_row(
     features: Iterable[str],
     *,
     has_reported: bool,
-    is_full: bool = False,
+    num_cpus: int = 0,
+    used_cpus: int = 0,
 ) -> NodeRow:
     """Return a node, schedulable where it takes work.
 
@@ -272,6 +274,7 @@ def node_row(
     is_asleep = not _ASLEEP_FLAGS.isdisjoint(state.split("+"))
     is_schedulable = (has_reported or is_asleep) and takes_work(state)
     node = Node.of(name, gpus, is_schedulable=is_schedulable, is_asleep=is_asleep)
+    is_full = 0 < num_cpus <= used_cpus
     return NodeRow(node, state, tuple(partitions), frozenset(features), has_reported, is_full)
 
 

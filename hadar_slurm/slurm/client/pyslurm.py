@@ -237,7 +237,8 @@ def _node_row(node: Any) -> NodeRow:
         node.active_features,
         # None after a restart of slurmctld: see node_row.
         has_reported=node.slurmd_start_time is not None,
-        is_full=0 < (node.total_cpus or 0) <= (node.allocated_cpus or 0),
+        num_cpus=node.total_cpus or 0,
+        used_cpus=node.allocated_cpus or 0,
     )
 
 

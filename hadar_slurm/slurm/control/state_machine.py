@@ -205,12 +205,16 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
         case Kind.HOLD:
             return replace(claim, replaced=row.requested_nodes)
         case Kind.PIN:
-            own, nodes = claim.own or event.own, event.request.nodes
-            pinned = replace(claim, own=own, pinned=nodes, steered=0)
-            former = claim.excluded or claim.former_excluded
-            pinned = replace(pinned, excluded=(), former_excluded=former)
-            pinned = replace(pinned, replaced=row.requested_nodes)
-            return replace(pinned, named=tuple(sorted(claim.named_types(row))))
+            return replace(
+                claim,
+                own=claim.own or event.own,
+                pinned=event.request.nodes,
+                steered=0,
+                excluded=(),
+                former_excluded=claim.excluded or claim.former_excluded,
+                replaced=row.requested_nodes,
+                named=tuple(sorted(claim.named_types(row))),
+            )
         case Kind.RELEASE:
             return replace(claim, replaced=())
         case Kind.SAVE:
