@@ -34,7 +34,7 @@ from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
 
 # Far above every expected duration, for heavily loaded machines.
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 HADARD = (sys.executable, "-m", "hadar_slurm.daemon.main")
 HADAR_SBATCH = (sys.executable, "-m", "hadar_slurm.cli.sbatch")
 # Rounds and costs at the scale of jobs that last seconds.
