@@ -59,9 +59,11 @@ class PlayedJob:
     is_promoted: bool = False
     # The types that the way gives it, the best first.
     own_types: tuple[TypeIndex, ...] = ()
-    # Of the makespan program's long jobs: planned time over time left, and planned types.
+    # Of the makespan program's long jobs: planned time over time left, the planned types, and the
+    # speeds on the first of them and on the others (0: none).
     planned: float = 0.0
     planned_types: tuple[TypeIndex, ...] = ()
+    planned_speeds: tuple[float, float] = (0.0, 0.0)
     # Its place in the order now, the smallest first, and its types there.
     rank: int = 0
     key: float = 0.0

@@ -178,11 +178,13 @@ class View:
             stays_s = job.restart_s if job.parts else 0.0
             critical = None
             if job.planned:
-                left_s = job.planned * job.left_s
                 critical = way.rank_if_critical(
-                    left_s,
+                    job.left_s,
+                    job.planned * job.left_s,
+                    job.planned_speeds,
                     horizon_s - played_s,
-                    stays_s,
+                    max(pace.round_s, pace.growth * played_s),
+                    is_running=bool(job.parts),
                     is_on_first=job.held == job.planned_types[0],
                 )
             job.types = job.planned_types if critical else job.own_types
@@ -237,6 +239,7 @@ class View:
         if planned:
             played.planned = planned.left_s(steps_left) / played.left_s
             types = planned.types(kind.by_speed) or types
+            played.planned_speeds = planned.speeds(types, kind.speeds)
         played.planned_types = types
 
     def _expected(self, in_s: float, job: Job, way: Way) -> PlayedJob:

@@ -72,6 +72,16 @@ class Planned:
         """Return the seconds still planned on all types when `steps_left` are left."""
         return sum(self.seconds) * steps_left / self.steps_left
 
+    def speeds(self, types: Sequence[TypeIndex], speeds: Sequence[float]) -> tuple[float, float]:
+        """Return the speed on the first of the planned `types`, and on the others as planned.
+
+        `speeds`: by type. 0 for the others if there are none.
+        """
+        first, *others = types
+        others_s = sum(self.seconds[index] for index in others)
+        other = sum(self.seconds[index] * speeds[index] for index in others)
+        return speeds[first], other / others_s if others_s else 0.0
+
     def types(self, usable: Sequence[TypeIndex]) -> tuple[TypeIndex, ...]:
         """Return those of the `usable` types on which time is planned, in their order."""
         return tuple(index for index in usable if self.seconds[index])

@@ -54,10 +54,9 @@ from hadar_slurm.policies.hadar.ways import BY_WORK, NOWHERE, OVERDUE, Typing, W
 from hadar_slurm.policies.hadar_paper.policy import HadarPaper
 from hadar_slurm.policies.policy import PolicyOptions, SolverLimits, open_gpus
 
-# The program is solved again after this time, or this share of the horizon, if that is shorter.
+# The program is solved again after this time if jobs came or went, and after this share of the
+# horizon even if none did, since plan and progress drift apart.
 _RENEW_S, _RENEW_SHARE = 1800.0, 0.02
-# Even with the same jobs, plan and progress drift apart.
-_DRIFT_SHARE = 0.2
 # Jobs may be exchanged to use idle GPUs if at most this share of their worth is lost.
 _WORTH_TO_TRADE = 0.005
 # The worth of a critical or overdue job: above that of any other.
@@ -195,10 +194,9 @@ class Hadar:
 
 def _is_stale(known: Horizon, jobs: Sequence[Job], now_s: float) -> bool:
     age_s, left_s = now_s - known.made_s, known.ends_s - now_s
-    if left_s <= 0 or age_s > _DRIFT_SHARE * left_s:
+    if left_s <= 0 or age_s > _RENEW_SHARE * left_s:
         return True
-    is_due = age_s >= min(_RENEW_S, _RENEW_SHARE * left_s)
-    return is_due and known.jobs != {job.job_id for job in jobs}
+    return age_s >= _RENEW_S and known.jobs != {job.job_id for job in jobs}
 
 
 def _reserve(
@@ -261,9 +259,12 @@ class _Ranking:
             # The planned types may have become unusable.
             its = planned.types(kind.by_speed) or types
             critical = way.rank_if_critical(
+                left_s,
                 planned.left_s(job.steps_left),
+                planned.speeds(its, kind.speeds),
                 max(1.0, self.horizon.ends_s - allocator.snapshot.now_s),
-                stays_s,
+                allocator.round.length_s,
+                is_running=job.phase is Phase.RUNNING,
                 is_on_first=allocator.runs_on(job) == allocator.gpu_types[its[0]],
             )
             if critical:

@@ -8,15 +8,18 @@ from enum import StrEnum
 from hadar_slurm.core.cluster import JobId, TypeIndex
 from hadar_slurm.core.job import Job
 
-# A job is critical when its planned time is this share of what is left of the horizon.
-_CRITICAL = 0.95
+# A job is critical when its planned time is this share of what is left of the horizon. One that
+# runs stays so a little longer: otherwise it would lose its GPUs as soon as it has got them.
+_CRITICAL, _STAYS_CRITICAL = 0.95, 0.93
 # A running job that goes first goes before another that is later by less than this.
 _RESTARTS_TO_MOVE = 10
-# So does a critical job on the first of its types, by this share of the horizon more: otherwise
-# jobs that are to share a type one after the other would swap it in every round.
-_SHARE_TO_SWAP = 0.01
+# A critical job on the first of its types keeps it until the time that another still needs on that
+# type is the whole horizon, less this share and these rounds: jobs that are to share a type one
+# after the other would otherwise swap it in every round.
+_SHARE_TO_SWAP, _ROUNDS_TO_SWAP = 0.01, 2.0
 # Any other running job goes before another that is shorter by less than this.
 _RESTARTS_TO_STOP = 2
+_TIE = 1e-3
 # Ranks, the first served first: overdue, critical or promoted, by remaining work, able to run
 # nowhere.
 OVERDUE, FIRST, BY_WORK, NOWHERE = range(4)
@@ -83,15 +86,32 @@ class Way:
         return BY_WORK, weight * max(0.0, left_s - _RESTARTS_TO_STOP * stays_s)
 
     def rank_if_critical(
-        self, planned_s: float, horizon_s: float, stays_s: float, *, is_on_first: bool
+        self,
+        left_s: float,
+        planned_s: float,
+        speeds: tuple[float, float],
+        horizon_s: float,
+        round_s: float,
+        *,
+        is_running: bool,
+        is_on_first: bool,
     ) -> tuple[int, float] | None:
         """Return the rank and the key of a job that fills the horizon; None for any other.
 
-        `is_on_first`: whether it runs on the first of the types planned for it.
+        The job that needs the first of its planned types for most of the horizon goes first.
+        `left_s` is the time left on the fastest type, `planned_s` that on the planned types;
+        `speeds`, relative to the fastest, are those on the first of these and on the others (0:
+        none), and `is_on_first` is whether the job runs on the first.
         """
-        if not self.critical_first or planned_s < _CRITICAL * max(1.0, horizon_s):
+        least = _STAYS_CRITICAL if is_running else _CRITICAL
+        if not self.critical_first or planned_s < least * max(1.0, horizon_s):
             return None
-        stays_s *= _RESTARTS_TO_MOVE
-        if is_on_first:
-            stays_s += _SHARE_TO_SWAP * horizon_s
-        return FIRST, -planned_s - stays_s
+        first, other = speeds
+        needed_s = planned_s
+        if 0 < other < first:
+            needed_s = min((left_s - horizon_s * other) / (first - other), horizon_s)
+        if is_on_first and needed_s > 0:
+            margin_s = _SHARE_TO_SWAP * horizon_s + _ROUNDS_TO_SWAP * round_s
+            # Of those that keep the type, the one that needs it least is the first to leave.
+            needed_s = max(needed_s, horizon_s - margin_s + _TIE * needed_s)
+        return FIRST, -needed_s

@@ -92,19 +92,39 @@ def test_a_critical_job_is_not_stopped_for_one_that_is_hardly_later() -> None:
     assert placed["1"] == "n1:V100:1"
 
 
-def test_critical_jobs_do_not_swap_the_type_they_share_in_every_round() -> None:
-    """The job on the faster type keeps it until the other is later by 1 % of the horizon."""
-    way, horizon_s = Way(critical_first=True), 100_000.0
-    here = way.rank_if_critical(99_000.0, horizon_s, 30.0, is_on_first=True)
-    little, much = (
-        way.rank_if_critical(99_000.0 + more_s, horizon_s, 30.0, is_on_first=False)
-        for more_s in (990.0, 1010.0)
+def critical_key(
+    first_s: float, *, is_on_first: bool, horizon_s: float = 100_000.0
+) -> tuple[int, float]:
+    """Return the rank and key of a job that needs its first type for `first_s`, else half of it."""
+    left_s = first_s + (horizon_s - first_s) / 2
+    found = Way(critical_first=True).rank_if_critical(
+        left_s, horizon_s, (1.0, 0.5), horizon_s, 360.0, is_running=True, is_on_first=is_on_first
     )
-    assert here
-    assert little
-    assert much
-    assert much < here < little
-    assert way.rank_if_critical(90_000.0, horizon_s, 30.0, is_on_first=True) is None
+    assert found
+    return found
+
+
+def test_critical_jobs_that_share_a_type_swap_it_once() -> None:
+    """The job that has it keeps it until another needs it for all but 1.72 % of the horizon."""
+    margin_s = 0.01 * 100_000 + 2 * 360
+    here = critical_key(20_000.0, is_on_first=True)
+    assert here < critical_key(100_000.0 - margin_s - 100, is_on_first=False)
+    assert here > critical_key(100_000.0 - margin_s + 100, is_on_first=False)
+    # Of those that have it, the one that needs it least leaves; one that needs it no longer, first.
+    assert critical_key(19_000.0, is_on_first=True) > here
+    assert critical_key(0.0, is_on_first=True) > critical_key(10.0, is_on_first=False)
+
+
+def test_a_critical_job_that_runs_stays_critical_a_little_longer() -> None:
+    """Waiting it is critical from 95 % of the horizon on, running until 93 %."""
+    way, found = Way(critical_first=True), {}
+    for share in (0.96, 0.94, 0.92):
+        for is_running in (False, True):
+            found[share, is_running] = way.rank_if_critical(
+                share, share, (1.0, 0.0), 1.0, 0.0, is_running=is_running, is_on_first=is_running
+            )
+    critical = {case for case, key in found.items() if key is not None}
+    assert critical == {(0.96, False), (0.96, True), (0.94, True)}
 
 
 def test_nobody_waits_for_ever() -> None:
@@ -156,7 +176,10 @@ def test_a_job_that_can_no_longer_use_what_was_planned_goes_elsewhere() -> None:
 
 
 def test_the_program_is_kept_until_somebody_comes() -> None:
-    """The next round reuses the solution; a job that arrives half an hour later causes a solve."""
+    """The next round reuses the solution; a job that arrives half an hour later causes a solve.
+
+    So does 2 % of the horizon, here just below 6,000 s, without any.
+    """
     jobs = [a_job(str(i), steps=1_000_000, throughputs=V100) for i in range(3)]
     policy = Hadar()
     first = policy.plan(a_snapshot("1xV100", *jobs), ROUND)
@@ -170,6 +193,10 @@ def test_the_program_is_kept_until_somebody_comes() -> None:
     much_later = replace(ROUND, index=6, start_s=2160.0, memory=second.memory)
     third = policy.plan(a_snapshot("1xV100", *jobs, newcomer, now_s=2160.0), much_later)
     assert dict(third.figures)["solved"] == 1.0
+    for now_s, solved in ((5800.0, 0.0), (6000.0, 1.0)):
+        round_ = replace(ROUND, index=16, start_s=now_s, memory=second.memory)
+        plan_then = policy.plan(a_snapshot("1xV100", *jobs, now_s=now_s), round_)
+        assert dict(plan_then.figures)["solved"] == solved
 
 
 def test_without_a_solution_the_shortest_go_first() -> None:
