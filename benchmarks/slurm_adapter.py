@@ -172,7 +172,7 @@ def rounds(options: argparse.Namespace) -> Iterator[Figures]:
             nonlocal number, stops
             if line.errors:
                 sys.exit(f"slurm_adapter: round {number}: {line.errors[0]}")
-            journal.write(line, mode="enforce")
+            journal.write(line, mode="hold")
             stops += sum(type(outcome.action).__name__ == "Stop" for outcome in line.outcomes)
             number += 1
             fake.forget_ended()
@@ -217,7 +217,7 @@ def idle(options: argparse.Namespace) -> Iterator[Figures]:
         directory = Path(name)
         config = {
             "slurm_conf": cluster.slurm_conf,
-            "mode": "enforce",
+            "mode": "hold",
             "adapter": "command-line",
             "run_dir": cluster.directory / "run",
             "spool_dir": cluster.directory / "spool",

@@ -28,7 +28,11 @@ from pydantic_core import ErrorDetails
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.state.heartbeat import RUN_DIR_VARIABLE
 
-ModeName = Literal["observe", "advise", "steer", "enforce"]
+# `hold` was called `enforce` before.
+ModeName = Annotated[
+    Literal["observe", "advise", "steer", "hold"],
+    BeforeValidator(lambda name: "hold" if name == "enforce" else name),
+]
 
 DEFAULT_PATH = Path("/etc/hadar/hadar.yaml")
 _DAY_S = 86400.0

@@ -45,7 +45,7 @@ def a_line(
     number: int = 0,
     jobs: Mapping[str, Tree] | None = None,
     *,
-    mode: str = "enforce",
+    mode: str = "hold",
     actions: Iterable[Tree] = (),
     waiting: Mapping[str, str] | None = None,
     time_s: float | None = None,

@@ -34,7 +34,7 @@ SCALE = Scale(slots=3, slot_s=3.0, most_copies=3, most_faults=4, lasts_s=6.0)
 NODES = {"n1": "v100", "n2": "p100", "n3": "k80", "n4": "t4"}
 SETTINGS = {
     "policy": "hadare",
-    "mode": "enforce",
+    "mode": "hold",
     "round_seconds": SCALE.slot_s,
     "poll_seconds": 0.5,
     "restart_cost_seconds": 0.5,

@@ -95,7 +95,7 @@ def surprises(config: Config) -> Iterator[tuple[str, str]]:
     if config.reports.is_dir() and config.reports.stat().st_mode & with_all != with_all:
         yield "spool_dir", f"jobs cannot report: chmod 1777 {config.reports}"
     if {config.mode, *config.partitions.values()} == {"observe"}:
-        yield "mode", "no partition is advised or enforced: hadard only observes"
+        yield "mode", "no partition has another mode than observe: hadard changes no jobs"
 
 
 def _not_writable(directory: Path) -> str:

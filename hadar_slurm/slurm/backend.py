@@ -62,7 +62,7 @@ class SlurmBackend:
     settings: BackendSettings
     # What hadard has changed on jobs.
     ledger: Ledger
-    mode: Mode = Mode.ENFORCE
+    mode: Mode = Mode.HOLD
     # Measured throughputs.
     profile: Profile | None = None
     # Foresees the starts of waiting jobs, for mode `steer`.

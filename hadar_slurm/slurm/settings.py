@@ -15,7 +15,7 @@ class BackendSettings:
     # The directory of progress reports.
     spool: Path
     # What hadard may do in which partition.
-    modes: Modes = field(default_factory=lambda: Modes(Mode.ENFORCE))
+    modes: Modes = field(default_factory=lambda: Modes(Mode.HOLD))
     restart_cost_s: float = 30.0
     # A job that has not saved a checkpoint this long after the signal is requeued.
     grace_s: float = 60.0

@@ -81,7 +81,7 @@ def status_parts(
     if life["alive"]:
         where = f"in {', '.join(life['enforces'])}" if life["enforces"] else "nowhere"
         process = f"process {life['pid']}, cluster {life['cluster']}"
-        parts.append(f"hadard is alive: {process}, enforces {where}")
+        parts.append(f"hadard is alive: {process}, places jobs {where}")
     parts += map(Text, warnings(life, standing))
     parts += problem_lines(life)
     if life["disabled"]:

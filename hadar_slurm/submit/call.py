@@ -39,7 +39,7 @@ def _call(request: SbatchRequest, environment: Mapping[str, str]) -> Call:
         unserved = f"hadard is not alive here (no fresh heartbeat in {directory})"
     elif not beat.accepts(partition, now_s):
         name = f"partition {partition}" if partition else "the default partition"
-        unserved = f"hadard does not enforce in {name}"
+        unserved = f"hadard places no jobs in {name}"
     # A job without --hadar-... options is held only if hadard would place it, and never refused.
     if unserved and not request.hadar_options:
         return Call(request.plain_call, Decision(False, unserved))

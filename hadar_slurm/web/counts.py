@@ -19,7 +19,7 @@ from hadar_slurm.slurm.client.runner import DONE, REFUSED, UNAVAILABLE
 from hadar_slurm.web.lines import RoundRow, partition_of
 
 OTHER = "other"
-MODES = ("observe", "advise", "steer", "enforce")
+MODES = ("observe", "advise", "steer", "hold")
 ENDS = tuple(str(phase) for phase in (Phase.DONE, Phase.FAILED, Phase.CANCELLED))
 PHASES = tuple(str(phase) for phase in Phase if str(phase) not in ENDS)
 REASONS = {str(reason): reason.name.lower() for reason in WaitReason}

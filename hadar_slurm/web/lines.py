@@ -56,7 +56,7 @@ class RoundRow:
 
 
 _JOB_KEYS = {"phase", "user", "workload", "gpus", "submitted_s", "steps", "steps_done", "restarts"}
-_REACH = ("enforce", "steer", "advise", "observe", "")
+_REACH = ("hold", "steer", "advise", "observe", "")
 
 
 def by_reach(modes: Mapping[str, object]) -> list[str]:

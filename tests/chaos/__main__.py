@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="the same faults for the same seed")
     parser.add_argument("--faults", type=int, default=200, metavar="N")
     parser.add_argument("--world", choices=("local", "docker"), default="local")
-    parser.add_argument("--mode", choices=("enforce", "steer"), default="enforce")
+    parser.add_argument("--mode", choices=("hold", "steer"), default="hold")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report for programs")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep logs and journals here")
     parser.add_argument(

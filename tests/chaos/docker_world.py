@@ -42,7 +42,7 @@ class DockerWorld:
     nodes: Sequence[str] = tuple(f"n{number}" for number in range(1, 7))
     look_every_s: float = 0.8
     # hadard's mode.
-    mode: str = "enforce"
+    mode: str = "hold"
 
     def __post_init__(self) -> None:
         self.control = Control(self.directory / "control")

@@ -58,7 +58,7 @@ class LocalWorld:
     nodes: Sequence[str] = ()
     look_every_s: float = 0.4
     # hadard's mode.
-    mode: str = "enforce"
+    mode: str = "hold"
 
     def __post_init__(self) -> None:
         self.control = Control(self.directory / "control")

@@ -99,18 +99,28 @@ def test_pyslurm_speaks_the_slurm_that_runs(cluster: DockerCluster) -> None:
 
 
 def test_hadard_places_a_job_and_it_completes(cluster: DockerCluster) -> None:
+    plain = {
+        node: cluster.submit(f"--nodelist={node}", "--exclusive", user="bob", script="sleep 600")
+        for node in NODES
+    }
+    for number in plain.values():
+        cluster.wait_for_state(number, "RUNNING")
     number = cluster.submit(
-        "--hadar-model=ResNet-18 (batch size 64)",
+        "--hadar-throughput=v100=10,p100=1,k80=1",
         "--hadar-steps=100",
         "--hadar-checkpoint=no",
         "--gpus=2",
         user="alice",
-        script='echo "$SLURM_JOB_NODELIST"',
+        script="true",
         command="hadar-sbatch",
     )
-    # It was submitted held: only hadard can have released it, after it had set the node list.
+    # In mode `steer` it is not held: hadard excludes the nodes without its fastest type.
+    wait_until(lambda: "n[3-6]" in cluster.job(number)["ExcNodeList"], "hadard limits its nodes")
+    assert cluster.job(number)["JobState"] == "PENDING"
+    assert cluster.job(number)["Priority"] != "0"
+    cluster.run("scancel", *plain.values(), user="bob")
     ended = cluster.wait_for_state(number, "COMPLETED")
-    assert ended["ReqNodeList"] == ended["NodeList"] != "(null)"
+    assert ended["NodeList"] in ("n1", "n2")
 
     def record() -> str:
         return cluster.run("sacct", "-nPX", "-j", number, "-o", "User,State,NodeList,AllocTRES")

@@ -165,14 +165,14 @@ def test_the_page_leads_there_and_back(site: Site, slurm_version: str, way: str)
 
     (watch,) = commands.pop("3. Watch")
     site.type(watch)
-    wait_until(lambda: "enforces nowhere" in site.run("hadar", "status"), "hadard watches")
+    wait_until(lambda: "places jobs nowhere" in site.run("hadar", "status"), "hadard watches")
     options = ("--hadar-throughput=v100=8,p100=4,k80=1", "--hadar-steps=100", "--gpus=1")
     watched = site.submit(*options, user="alice", script="true", command="hadar-sbatch")
     site.wait_for_state(watched, "COMPLETED")
 
     (place,) = commands.pop("4. Place jobs, one partition first")
     site.type(place)
-    wait_until(lambda: "enforces in main" in site.run("hadar", "status"), "hadard enforces")
+    wait_until(lambda: "places jobs in main" in site.run("hadar", "status"), "hadard places jobs")
     # Slurm starts it at once, and hadard sees it at its next look.
     placed = site.submit(*options, user="bob", script="sleep 30", command="hadar-sbatch")
     journal = "/var/log/hadar/journal.jsonl"
@@ -211,7 +211,7 @@ def test_the_page_leads_there_and_back(site: Site, slurm_version: str, way: str)
     before = site.pid()
     site.type(upgrade_deb if way == "deb" else upgrade_pip)
     wait_until(lambda: site.pid() not in {"0", before}, "hadard was begun anew")
-    wait_until(lambda: "enforces in main" in site.run("hadar", "status"), "hadard enforces again")
+    wait_until(lambda: "places jobs in main" in site.run("hadar", "status"), "hadard is back")
 
     # One job waits for the GPUs of another, on the only node that hadard lets it have.
     needs_k80 = ("--hadar-throughput=k80=1", "--hadar-steps=10000", "--gpus=4", "-N1")

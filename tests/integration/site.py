@@ -41,7 +41,7 @@ HADAR_SBATCH = (sys.executable, "-m", "hadar_slurm.cli.sbatch")
 SETTINGS = {
     # The tests expect this policy's placements; the default may preempt a job for a shorter one.
     "policy": "hadar-paper",
-    "mode": "enforce",
+    "mode": "hold",
     "round_seconds": 2,
     "poll_seconds": 0.2,
     "restart_cost_seconds": 0.5,
@@ -337,7 +337,7 @@ class Site:
         """Return the journal's lines about partitions in which hadard places jobs."""
         journal = self.hadard.journal
         lines = read_journal(journal) if journal.exists() else ()
-        return [line for line in lines if line["mode"] in ("enforce", "steer")]
+        return [line for line in lines if line["mode"] in ("hold", "steer")]
 
     def planned(self, job: JobId) -> GpuTree | None:
         """Return a job's gang in the newest plan, None without one."""

@@ -37,7 +37,7 @@ NODES = "v100:4,p100:4,k80:4"
 EQUAL = {"v100": 20.0, "p100": 20.0, "k80": 20.0}
 V100_ONLY = {"v100": 20.0}
 LONG = 10**6  # steps of a job that outlasts its test
-MAIN_ONLY = {"mode": "observe", "partitions": "{main: enforce}", "round_seconds": 1}
+MAIN_ONLY = {"mode": "observe", "partitions": "{main: hold}", "round_seconds": 1}
 HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
 # The description of a job that hadard would place if sbatch had submitted it.
 DESCRIPTION = encode(Description(steps=LONG, gpus=2, throughputs=V100_ONLY, checkpoint=True))

@@ -67,14 +67,14 @@ def test_a_daemon_that_ends_takes_its_word_back(site: Site) -> None:
 
 def test_a_job_of_another_partition_is_not_held(site: Site) -> None:
     """A job of a partition that is not enforced is left to Slurm, as the default or by name."""
-    site.start(mode="observe", partitions={"other": "enforce"})
-    check_unheld(site, "hadard does not enforce in the default partition")
-    check_unheld(site, "hadard does not enforce in partition main", "--partition=main")
+    site.start(mode="observe", partitions={"other": "hold"})
+    check_unheld(site, "hadard places no jobs in the default partition")
+    check_unheld(site, "hadard places no jobs in partition main", "--partition=main")
 
 
 def test_a_job_of_the_partition_is_held_and_placed(site: Site) -> None:
     """A job of an enforced partition is held and placed, as the default or by name."""
-    site.start(mode="observe", partitions={"main": "enforce"})
+    site.start(mode="observe", partitions={"main": "hold"})
     jobs = [submitted(site, *OWN, *words, WRAP) for words in ([], ["--partition=main"], ["-pmain"])]
     assert [notes for _, notes in jobs] == [[TAKEN], [TAKEN], [TAKEN]]
     site.until_running(*(job for job, _ in jobs))

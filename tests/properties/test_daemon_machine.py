@@ -41,7 +41,7 @@ from hadar_slurm.slurm.settings import BackendSettings
 NODES = "v100:4,v100:2,p100:4,v100:2+k80:2"
 # Jobs of the second partition, which is n3, are observed only.
 PARTITIONS = {"other": ["n3"]}
-MODES = Modes(Mode.ENFORCE, {"other": Mode.OBSERVE})
+MODES = Modes(Mode.HOLD, {"other": Mode.OBSERVE})
 VERSIONS = ((22, 5, 8), (24, 11, 5), (26, 5, 5))
 RATES = {"v100": 4.0, "p100": 2.0, "k80": 1.0}
 STEPS = 1000
@@ -130,7 +130,7 @@ class Memory:
 class Daemon(RuleBasedStateMachine):
     """One cluster, its users, its operator, and hadard."""
 
-    mode, modes = Mode.ENFORCE, MODES
+    mode, modes = Mode.HOLD, MODES
 
     def __init__(self) -> None:
         super().__init__()

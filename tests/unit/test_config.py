@@ -27,6 +27,12 @@ def test_an_empty_file_is_the_default(text: str) -> None:
     assert parse_config(text, "hadar.yaml") == Config()
 
 
+def test_the_former_name_of_mode_hold_is_read() -> None:
+    """Files of 0.2.0 say `enforce`."""
+    config = parse_config("mode: enforce\npartitions: {gpu: enforce}", "hadar.yaml")
+    assert (config.mode, config.partitions) == ("hold", {"gpu": "hold"})
+
+
 def test_values_are_read() -> None:
     """Every kind of value that the file may contain is read."""
     config = parse_config(
@@ -35,7 +41,7 @@ def test_values_are_read() -> None:
         round_seconds: 120
         poll_seconds: 2.5
         mode: advise
-        partitions: {gpu: enforce, gpu-long: observe}
+        partitions: {gpu: hold, gpu-long: observe}
         solver:
           time_limit_s: 1
           gap: 0.01
@@ -47,7 +53,7 @@ def test_values_are_read() -> None:
     )
     assert (config.utility, config.round_seconds, config.poll_seconds) == ("jct", 120.0, 2.5)
     assert config.mode == "advise"
-    assert config.partitions == {"gpu": "enforce", "gpu-long": "observe"}
+    assert config.partitions == {"gpu": "hold", "gpu-long": "observe"}
     assert (config.solver.time_limit_s, config.solver.gap) == (1.0, 0.01)
     assert config.throughputs == Path("/etc/hadar/throughputs.json")
     assert config.slurm_conf is None
@@ -95,7 +101,7 @@ def test_an_unknown_key_is_told_with_its_line_and_the_nearest(text: str, words: 
         ("solver: 3", 1, "solver", "not 3"),
         ("solver:", 1, "solver", "None"),
         ("partitions: gpu", 1, "partitions", "'gpu'"),
-        ("partitions:\n  gpu: enforce\n  long: on", 3, "partitions.long", "not True"),
+        ("partitions:\n  gpu: hold\n  long: on", 3, "partitions.long", "not True"),
         ("mode: force", 1, "mode", "not 'force'"),
         ("journal: [a]", 1, "journal", "['a']"),
         ("1: 2", 1, "1", "not 1"),

@@ -109,7 +109,7 @@ def test_an_example_is_taken_by_its_command(name: str, line: str) -> None:
 
 def test_the_example_of_a_configuration_is_one() -> None:
     (example,) = NOTES["hadar.yaml"]["examples"]
-    assert parse_config(example["run"], "example").partitions == {"gpu-test": "enforce"}
+    assert parse_config(example["run"], "example").partitions == {"gpu-test": "steer"}
 
 
 def test_pages_that_are_referred_to_are_there() -> None:

@@ -18,7 +18,7 @@ from hadar_slurm.devcluster.config import parse_nodes
 from hadar_slurm.errors import HadarError
 from hadar_slurm.journal import read_journal
 from hadar_slurm.lab.checks import check_choice
-from hadar_slurm.lab.demo.both_runs import MODES, both_runs
+from hadar_slurm.lab.demo.both_runs import WAYS, both_runs
 from hadar_slurm.lab.demo.report import (
     job_table,
     plan_mismatches,
@@ -39,7 +39,7 @@ def demo(
     policy: Annotated[
         str, one_of(POLICY_NAMES, "hadard's policy, see docs/policies.md.")
     ] = DEFAULT_POLICY,
-    way: Annotated[str, one_of(MODES, "How hadard treats waiting jobs.")] = "hold",
+    way: Annotated[str, one_of(WAYS, "How hadard treats waiting jobs.")] = "steer",
     steps: Annotated[
         bool, typer.Option(help="Submit jobs with their number of training steps.")
     ] = True,
@@ -48,7 +48,7 @@ def demo(
     """Run 24 jobs on a real local Slurm, without and with hadard, and compare."""
     console = Console(stderr=as_json)
     check_choice("--policy", policy, POLICY_NAMES)
-    check_choice("--way", way, tuple(MODES))
+    check_choice("--way", way, WAYS)
     workload = load_workload()
     output.mkdir(parents=True, exist_ok=True)
     console.print(

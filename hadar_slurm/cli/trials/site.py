@@ -14,10 +14,10 @@ from rich.console import Console
 from hadar_slurm.cli.completing import one_of, some_of
 from hadar_slurm.errors import UsageError
 from hadar_slurm.lab.checks import at_least_one, check_choice, choices_of
+from hadar_slurm.lab.demo.both_runs import WAYS
 from hadar_slurm.lab.site.results import adoption_table, note_lines, scenario_table, summary_tree
 from hadar_slurm.lab.site.run import SiteRun, run_tasks, tasks
 from hadar_slurm.lab.site.scenarios import SCENARIOS
-from hadar_slurm.lab.site.ways import WAYS
 
 _ALL, _NONE = "all", "none"
 
@@ -28,7 +28,7 @@ def site(
     scenario: Annotated[
         str, some_of((*SCENARIOS, _ALL, _NONE), "Scenarios by name, all or none, see docs/site.md.")
     ] = _ALL,
-    way: Annotated[str, one_of(WAYS, "How hadard treats waiting jobs.")] = "hold",
+    way: Annotated[str, one_of(WAYS, "How hadard treats waiting jobs.")] = "steer",
     runs: Annotated[int, typer.Option(help="Plays of each; waits are the median.")] = 1,
     adoption: Annotated[
         str,
@@ -44,7 +44,7 @@ def site(
     console = Console(stderr=as_json)
     names = choices_of("--scenario", scenario, (*SCENARIOS, _ALL, _NONE))
     chosen = [each for name, each in SCENARIOS.items() if name in names or _ALL in names]
-    check_choice("--way", way, tuple(WAYS))
+    check_choice("--way", way, WAYS)
     at_least_one("--runs", runs)
     percents = percents_of(adoption)
     logs = output / "hadard"

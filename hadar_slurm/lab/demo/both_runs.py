@@ -33,13 +33,9 @@ CONFIG = {
     "grace_seconds": 10,
     "pin_timeout_seconds": 15,
 }
-# hadard's mode by the way in which it treats waiting jobs.
-MODES = {
-    # They are held; each is released when GPUs are free for it.
-    "hold": "enforce",
-    # Slurm keeps the queue; hadard limits their nodes.
-    "steer": "steer",
-}
+# The modes in which hadard places jobs. Slurm keeps the queue, and hadard limits the nodes of
+# waiting jobs; or they are held, and each is released when GPUs are free for it.
+WAYS = ("steer", "hold")
 # Without a terminal, progress is one line in this many seconds.
 _LINE_EVERY_S = 10.0
 
@@ -59,7 +55,7 @@ def both_runs(
     environment = job_environment(cluster.environment())
     config = {
         **CONFIG,
-        "mode": MODES[way],
+        "mode": way,
         "policy": policy,
         "slurm_conf": cluster.slurm_conf,
         "run_dir": environment["HADAR_RUN_DIR"],

@@ -18,7 +18,7 @@ from hadar_slurm.lab.site.jobs import NUM_GPUS, Work
 from hadar_slurm.lab.site.observation import GpuRecord, JobSeen, parse_jobs
 from hadar_slurm.lab.site.testbed import SharedSite
 from hadar_slurm.lab.site.users import SiteUser
-from hadar_slurm.lab.site.ways import WAYS
+from hadar_slurm.lab.site.ways import SETTINGS
 
 POLL_S = 0.25
 _LINE_EVERY_S = 15.0
@@ -89,7 +89,7 @@ class Play:
             if self.way is None:
                 yield
             else:
-                with self._daemon(WAYS[self.way]):
+                with self._daemon(SETTINGS[self.way]):
                     yield
         finally:
             for action in reversed(self.at_end):

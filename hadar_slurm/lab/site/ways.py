@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hadar_slurm.lab.demo.both_runs import MODES
+from hadar_slurm.lab.demo.both_runs import WAYS
 
 # Rounds and costs at the scale of jobs that last seconds instead of hours.
 _SCALED: Mapping[str, object] = {
@@ -15,6 +15,4 @@ _SCALED: Mapping[str, object] = {
     "pin_timeout_seconds": 10,
 }
 # By the name that `--way` takes.
-WAYS: Mapping[str, Mapping[str, object]] = {
-    way: {**_SCALED, "mode": mode} for way, mode in MODES.items()
-}
+SETTINGS: Mapping[str, Mapping[str, object]] = {way: {**_SCALED, "mode": way} for way in WAYS}

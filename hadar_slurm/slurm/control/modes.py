@@ -20,12 +20,12 @@ class Mode(StrEnum):
     # the queue: held are only copies of a forked job, and jobs between two runs.
     STEER = "steer"
     # Holds waiting jobs, pins and migrates.
-    ENFORCE = "enforce"
+    HOLD = "hold"
 
     @property
     def places(self) -> bool:
         """Whether hadard decides on which GPUs jobs run."""
-        return self in (Mode.STEER, Mode.ENFORCE)
+        return self in (Mode.STEER, Mode.HOLD)
 
 
 _FROM_LEAST = tuple(Mode)

@@ -106,7 +106,7 @@ def test_the_age_of_the_last_round_is_told(place: Place) -> None:
         assert "round 812, 10" in said, said
         assert " s ago, at 20" in said
         assert "is not alive" not in said
-        assert "old" not in said
+        assert " old" not in said
     for words in (["status"], ["explain", job.key]):
         tree = place.tree(*words)
         assert 100 <= tree["age_s"] < 160

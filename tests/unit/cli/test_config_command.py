@@ -39,7 +39,7 @@ def written(tmp_path: Path, text: str) -> str:
 
 
 def test_what_is_right_is_called_right(tmp_path: Path, places: str) -> None:
-    path = written(tmp_path, places + "mode: enforce\n")
+    path = written(tmp_path, places + "mode: hold\n")
     done = hadar("check", path)
     assert (done.exit_code, done.output) == (0, f"{path}: valid\n")
 
@@ -58,14 +58,14 @@ def test_what_hadard_would_refuse_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "key", "said"),
     [
-        ("mode: observe\n", "mode", "only observes"),
+        ("mode: observe\n", "mode", "changes no jobs"),
         ("slurm_conf: /no/slurm.conf\n", "slurm_conf", "cannot be read"),
     ],
 )
 def test_what_may_surprise_is_told(
     tmp_path: Path, places: str, change: str, key: str, said: str
 ) -> None:
-    mode = "" if change.startswith("mode") else "mode: enforce\n"
+    mode = "" if change.startswith("mode") else "mode: hold\n"
     done = hadar("check", written(tmp_path, places + mode + change), "--json")
     (told,) = json.loads(done.output)["surprises"]
     assert done.exit_code == 0
@@ -75,13 +75,13 @@ def test_what_may_surprise_is_told(
 
 def test_a_directory_that_jobs_cannot_report_in_is_told(tmp_path: Path, places: str) -> None:
     (tmp_path / "spool" / "reports").mkdir(mode=0o755)
-    done = hadar("check", written(tmp_path, places + "mode: enforce\n"))
+    done = hadar("check", written(tmp_path, places + "mode: hold\n"))
     assert f"spool_dir: jobs cannot report: chmod 1777 {tmp_path}/spool/reports" in done.output
 
 
 def test_the_switch_that_is_on_is_told(tmp_path: Path, places: str) -> None:
     (tmp_path / "off").touch()
-    done = hadar("check", written(tmp_path, places + "mode: enforce\n"))
+    done = hadar("check", written(tmp_path, places + "mode: hold\n"))
     assert f"{tmp_path}/off exists: remove it to enforce" in done.output
 
 
@@ -89,7 +89,7 @@ def test_places_are_judged_for_who_asks(
     tmp_path: Path, places: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Directories that the caller cannot write to give warnings; os.access is faked for root."""
-    config = parse_config(places + "mode: enforce\n", "hadar.yaml")
+    config = parse_config(places + "mode: hold\n", "hadar.yaml")
     monkeypatch.setattr(command.os, "access", lambda _path, _how: False)
     told = dict(command.surprises(config))
     assert told["run_dir"] == f"{tmp_path}/run cannot be written to by this user"
@@ -124,7 +124,7 @@ def test_the_default_is_the_file_that_ships() -> None:
 
 
 def test_the_file_is_named_as_for_every_other_command(tmp_path: Path, places: str) -> None:
-    path = written(tmp_path, places + "mode: enforce\nround_seconds: 42\n")
+    path = written(tmp_path, places + "mode: hold\nround_seconds: 42\n")
     done = hadar("check", "--config", path)
     assert (done.exit_code, done.output) == (0, f"{path}: valid\n")
     assert "round_seconds: 42" in hadar("show", "--config", path).output

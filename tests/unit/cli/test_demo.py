@@ -16,15 +16,18 @@ from hadar_slurm.cli.trials.demo import show_results
 from hadar_slurm.config import Config
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import UsageError
-from hadar_slurm.lab.demo.both_runs import CONFIG, MODES
+from hadar_slurm.lab.demo.both_runs import CONFIG, WAYS
 from hadar_slurm.lab.demo.runs import JobRun, submission
 from hadar_slurm.lab.demo.workload import load_workload
 from hadar_slurm.metrics import Segment
 
 
-def test_the_demos_hadard_enforces_its_plans() -> None:
-    """The demo sets the mode enforce; with the default hadard would only observe."""
-    assert Config.model_validate({**CONFIG, "mode": MODES["hold"]}).mode == "enforce"
+def test_the_demos_hadard_places_jobs() -> None:
+    """Each way is a mode of hadard; with the default mode hadard would only observe."""
+    assert [Config.model_validate({**CONFIG, "mode": way}).mode for way in WAYS] == [
+        "steer",
+        "hold",
+    ]
 
 
 def test_jobs_may_keep_their_length_to_themselves() -> None:

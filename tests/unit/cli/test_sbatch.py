@@ -122,7 +122,7 @@ def test_a_job_is_held_only_in_partitions_that_hadard_serves(
     (site.root / "job.sh").write_text(f"#!/bin/sh\n{script}\necho train\n", encoding="utf-8")
     done = site.run(*words, *OWN, "job.sh", **environment)
     assert ("--hold" in call_of(done)["argv"]) == (other is None)
-    assert notes_of(done) == (left(f"hadard does not enforce in {other}") if other else TAKEN)
+    assert notes_of(done) == (left(f"hadard places no jobs in {other}") if other else TAKEN)
 
 
 def test_sbatchs_status_and_words_are_passed_on(site: Site) -> None:
@@ -616,7 +616,7 @@ def test_the_owner_s_hold_stays_the_owner_s(site: Site) -> None:
 
 def test_without_hadard_they_all_are(site: Site) -> None:
     """Without hadard, jobs without hadar-sbatch's options are neither held nor described."""
-    lines = [unseen(site), left("hadard does not enforce in partition main")]
+    lines = [unseen(site), left("hadard places no jobs in partition main")]
     for words, line in zip((PLAIN, ["--partition=main", *PLAIN]), lines, strict=True):
         done = site.run(*words)
         assert call_of(done)["argv"] == words

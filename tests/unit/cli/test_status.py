@@ -41,7 +41,7 @@ def vouch(
 def write_round(path: Path) -> None:
     snapshot = a_snapshot("2xV100", a_job("1", on="n1:V100:1"), now_s=1e9)
     journal = Journal(path)
-    journal.write(RoundRecord(Round(3, 1e9, 360.0), "round end", "hadar", snapshot), mode="enforce")
+    journal.write(RoundRecord(Round(3, 1e9, 360.0), "round end", "hadar", snapshot), mode="hold")
     journal.close()
 
 
@@ -50,9 +50,9 @@ def test_who_is_alive_is_told_with_its_last_round(config: Path, tmp_path: Path) 
     write_round(tmp_path / "j.jsonl")
     done = status(config)
     assert done.exit_code == 0, done.output
-    assert "process 7, cluster toy, enforces in gpu\n" in done.output
+    assert "process 7, cluster toy, places jobs in gpu\n" in done.output
     assert re.search(r"\nround 3, \d+\.\d days ago, at 2001-09-09", done.output)
-    assert "policy hadar, enforce" in done.output
+    assert "policy hadar, hold" in done.output
     assert "1 running" in done.output
     tree = json.loads(status(config, "--json").output)
     assert tree["alive"] is True
@@ -74,7 +74,7 @@ def test_a_journal_that_may_not_be_read_is_no_fault(config: Path, tmp_path: Path
     (tmp_path / "j.jsonl").mkdir()
     done = status(config)
     assert done.exit_code == 0
-    assert "enforces in (all)" in done.output
+    assert "places jobs in (all)" in done.output
     assert "j.jsonl: Is a directory" in done.output
 
 

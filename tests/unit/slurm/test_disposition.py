@@ -27,8 +27,8 @@ def seen(
     row: QueueRow,
     claim: Claim = NOTHING,
     *,
-    mode: Mode = Mode.ENFORCE,
-    plans_for: Mode = Mode.ENFORCE,
+    mode: Mode = Mode.HOLD,
+    plans_for: Mode = Mode.HOLD,
     is_placeable: bool = True,
     leaves: bool = False,
 ) -> Disposition:

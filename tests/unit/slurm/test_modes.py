@@ -7,13 +7,13 @@ import pytest
 from hadar_slurm.slurm.client.protocol import Partitions
 from hadar_slurm.slurm.control.modes import Mode, Modes
 
-MIXED = Modes(Mode.OBSERVE, {"gpu": Mode.ENFORCE, "debug": Mode.ADVISE})
+MIXED = Modes(Mode.OBSERVE, {"gpu": Mode.HOLD, "debug": Mode.ADVISE})
 
 
 @pytest.mark.parametrize(
     ("partitions", "mode"),
     [
-        ("gpu", Mode.ENFORCE),
+        ("gpu", Mode.HOLD),
         ("debug", Mode.ADVISE),
         ("other", Mode.OBSERVE),
         ("gpu,debug", Mode.ADVISE),
@@ -36,20 +36,20 @@ def test_without_a_word_all_is_observed() -> None:
 
 def test_all_modes_are_listed_from_the_furthest() -> None:
     """The plan of the most invasive mode is written first."""
-    assert MIXED.all == (Mode.ENFORCE, Mode.ADVISE, Mode.OBSERVE)
+    assert MIXED.all == (Mode.HOLD, Mode.ADVISE, Mode.OBSERVE)
 
 
 @pytest.mark.parametrize(
     ("modes", "default", "enforced"),
     [
-        (Modes(Mode.ENFORCE), "main", None),
-        (Modes(Mode.ENFORCE, {"gpu": Mode.ENFORCE}), "main", None),
+        (Modes(Mode.HOLD), "main", None),
+        (Modes(Mode.HOLD, {"gpu": Mode.HOLD}), "main", None),
         (MIXED, "main", ("gpu",)),
         (MIXED, "gpu", ("gpu", "")),
         (MIXED, "", ("gpu",)),
-        (Modes(Mode.ENFORCE, {"debug": Mode.OBSERVE}), "debug", ("gpu", "main")),
-        (Modes(Mode.ENFORCE, {"debug": Mode.OBSERVE}), "main", ("gpu", "main", "")),
-        (Modes(Mode.ENFORCE, {"debug": Mode.OBSERVE}), "", ("gpu", "main")),
+        (Modes(Mode.HOLD, {"debug": Mode.OBSERVE}), "debug", ("gpu", "main")),
+        (Modes(Mode.HOLD, {"debug": Mode.OBSERVE}), "main", ("gpu", "main", "")),
+        (Modes(Mode.HOLD, {"debug": Mode.OBSERVE}), "", ("gpu", "main")),
     ],
 )
 def test_partitions_whose_jobs_may_be_held(

@@ -46,7 +46,7 @@ def backend(slurm: FakeSlurm, job: FakeJob, tmp_path: Path) -> SlurmBackend:
     backend = SlurmBackend(
         CommandLine(FakeRunner(slurm=slurm)),
         ThroughputTable("none", {}),
-        BackendSettings(spool=tmp_path / "spool", modes=Modes(Mode.ENFORCE), pin_timeout_s=600.0),
+        BackendSettings(spool=tmp_path / "spool", modes=Modes(Mode.HOLD), pin_timeout_s=600.0),
         Ledger(tmp_path / FILE_NAME),
         now_s=lambda: slurm.now_s,
         sleep=slurm.advance,

@@ -48,9 +48,7 @@ def job(slurm: FakeSlurm) -> FakeJob:
 
 def backend_of(slurm: FakeSlurm, directory: Path) -> SlurmBackend:
     """Return hadard's backend."""
-    settings = BackendSettings(
-        spool=directory / "spool", grace_s=GRACE_S, modes=Modes(Mode.ENFORCE)
-    )
+    settings = BackendSettings(spool=directory / "spool", grace_s=GRACE_S, modes=Modes(Mode.HOLD))
     return SlurmBackend(
         CommandLine(FakeRunner(slurm=slurm)),
         ThroughputTable("none", {}),

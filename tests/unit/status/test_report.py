@@ -21,7 +21,7 @@ NODES = "2xV100,2xK80"
 def a_line(
     time_s: float,
     *jobs: Job,
-    mode: str = "enforce",
+    mode: str = "hold",
     ended: tuple[Ended, ...] = (),
     outcomes: tuple[Outcome, ...] = (),
     occupied: str = "",

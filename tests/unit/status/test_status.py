@@ -75,12 +75,12 @@ def test_several_modes_make_one_picture() -> None:
     """GPUs occupied by another mode's job count as managed."""
     first, second = a_job("1", 2, on="n1:V100:2"), a_job("2", 2, on="n2:K80:2")
     lines = [
-        a_line(first, time_s=100.0, occupied="n2:K80:2", mode="enforce"),
+        a_line(first, time_s=100.0, occupied="n2:K80:2", mode="hold"),
         a_line(second, time_s=101.0, occupied="n1:V100:2", mode="observe", index=0),
     ]
     found = status_of(lines)
     assert found is not None
-    assert found.modes == ("enforce", "observe")
+    assert found.modes == ("hold", "observe")
     assert found.gpus["K80"] == TypeUse(2, 2, 0, 0, 0)
     assert found.gpus["V100"] == TypeUse(4, 2, 0, 2, 0)
     assert found.jobs == {"running": 2}
@@ -95,12 +95,12 @@ def test_managed_gpus_keep_their_name_in_json() -> None:
 def test_a_mode_that_is_no_longer_in_use_is_not_told() -> None:
     lines = [
         a_line(a_job("9"), time_s=100.0, mode="observe"),
-        a_line(time_s=1000.0, mode="enforce"),
-        a_line(time_s=1360.0, mode="enforce"),
+        a_line(time_s=1000.0, mode="hold"),
+        a_line(time_s=1360.0, mode="hold"),
     ]
     found = status_of(lines)
     assert found is not None
-    assert found.modes == ("enforce",)
+    assert found.modes == ("hold",)
     assert found.jobs == {}
 
 

@@ -48,7 +48,7 @@ LINES = [
         commands={"squeue": {"done": 2}},
     )
     for number in range(6)
-    for mode in ("enforce", "observe")
+    for mode in ("hold", "observe")
 ]
 
 

@@ -58,7 +58,7 @@ def test_gauges_tell_how_things_stand(path: Path) -> None:
         samples = read(follower, now_s=NOW_S + 400)
     assert value(samples, "hadar_build_info", version=__version__) == 1
     assert value(samples, "hadar_journal_readable") == 1
-    assert value(samples, "hadar_mode", mode="enforce") == 1
+    assert value(samples, "hadar_mode", mode="hold") == 1
     assert value(samples, "hadar_mode", mode="observe") == 0
     assert value(samples, "hadar_jobs", partition="", state="running") == 1
     assert value(samples, "hadar_jobs", partition="", state="queued") == 2
@@ -331,7 +331,7 @@ def test_series_do_not_grow_with_jobs_or_users(path: Path) -> None:
 
 def test_no_label_is_made_of_unknown_words(path: Path) -> None:
     """Unknown words of a damaged journal count as other, so that series are bounded."""
-    write(path, a_line(0, {"1": a_job(phase="x1")}, mode="enforce"))
+    write(path, a_line(0, {"1": a_job(phase="x1")}, mode="hold"))
     with Follower(path) as follower:
         odd = an_action("dance", "1", "n1:V100:1", "perhaps")
         ended = {"1": {"phase": "lost", "end_s": NOW_S}}

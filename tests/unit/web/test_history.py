@@ -134,7 +134,7 @@ def test_modes_are_taken_together() -> None:
     observed["occupied"] = gang("n1:V100:1 n2:K80:1")
     history = of(enforced, observed)
     assert set(history.now.jobs) == {"1", "2"}
-    assert history.now.modes == ("enforce", "observe")
+    assert history.now.modes == ("hold", "observe")
     assert history.now.gpus["V100"] == (2, 2, 0, 0)
     assert history.now.gpus["K80"] == (2, 0, 1, 0)
 
@@ -145,7 +145,7 @@ def test_a_mode_that_is_no_longer_in_use_is_forgotten() -> None:
         a_line(0, {"1": a_job("n1:V100:1")}, mode="observe"),
         *(a_line(n, {"1": a_job("n1:V100:1")}) for n in range(1, 9)),
     )
-    assert history.now.modes == ("enforce",)
+    assert history.now.modes == ("hold",)
     assert bars(history) == [("1", "n1:V100:1", 1.0, 8.0), ("1", "n1:V100:1", 0.0, 0.0)]
 
 
