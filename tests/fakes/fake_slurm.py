@@ -205,7 +205,8 @@ class FakeSlurm:
             for member in members:
                 self.nodes[member].partitions += (name,)
         self.jobs: list[FakeJob] = []
-        self.shares: dict[str, float] = {}
+        # By account and user.
+        self.shares: dict[tuple[str, str], float] = {}
         self.is_away = False
         # When slurmctld started.
         self.booted_s = now_s - 10_000.0

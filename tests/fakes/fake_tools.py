@@ -258,7 +258,7 @@ class Tools:
         if not self.slurm.shares:
             return 1, "", "You are not running a supported accounting_storage plugin\n"
         shares = self.slurm.shares.items()
-        return 0, "".join(f" physics|{user}|{share:.6f}\n" for user, share in shares), ""
+        return 0, "".join(f" {of}|{user}|{share:.6f}\n" for (of, user), share in shares), ""
 
 
 def _listed(keys: str) -> list[str]:

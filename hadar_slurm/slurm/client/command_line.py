@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -18,7 +18,7 @@ from hadar_slurm.errors import SlurmError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.slurm.client import scontrol
 from hadar_slurm.slurm.client.fairshare import parse_fair_shares
 from hadar_slurm.slurm.client.parse import NodeRow, QueueRow, parse_reserved_nodes
-from hadar_slurm.slurm.client.protocol import Abilities, Partitions, Site
+from hadar_slurm.slurm.client.protocol import Abilities, Partitions, Shares, Site
 from hadar_slurm.slurm.client.runner import Runner, fault_of, is_unreachable
 from hadar_slurm.slurm.client.state import SlurmState, read_all, read_nodes, read_queue
 from hadar_slurm.slurm.client.updates import SignalCheckpoint, Update
@@ -78,8 +78,8 @@ class CommandLine:
             faults += (self._signal if is_signal else self._control)(list(group))
         return faults
 
-    def fair_shares(self) -> Mapping[str, float]:
-        """Return the fair-share factor by user; empty without slurmdbd."""
+    def fair_shares(self) -> Shares:
+        """Return the fair-share factors; empty without slurmdbd."""
         try:
             argv = ["sshare", "-a", "-P", "-n", "-o", "Account,User,FairShare"]
             return parse_fair_shares(self.runner.run(argv))

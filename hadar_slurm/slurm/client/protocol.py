@@ -16,6 +16,8 @@ from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.client.updates import Update
 
 Version = tuple[int, int]
+# Fair-share factors by (account, user).
+Shares = Mapping[tuple[str, str], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,8 @@ class SlurmAdapter(Protocol):
         answer, and the change may have been made or not.
         """
 
-    def fair_shares(self) -> Mapping[str, float]:
-        """Return the fair-share factor by user, from 0 to 1; empty where Slurm has none."""
+    def fair_shares(self) -> Shares:
+        """Return the fair-share factors, from 0 to 1; empty where Slurm has none."""
 
     def reserved_nodes(self) -> frozenset[NodeName]:
         """Return the nodes of all reservations, also of those that have not begun."""

@@ -345,7 +345,7 @@ class SnapshotBuilder:
             Allocation.rigid(gang) if gang and phase is not Phase.QUEUED else Allocation(),
             self._allowed_nodes(row, phase),
             GpuType(next(iter(bound))) if bound else None,
-            self.shares.at(self.now_s()).get(row.user),
+            self.shares.at(self.now_s()).get((row.account, row.user)),
             row.partition,
             tuple(remark for remark in (pinned, why_not) if remark),
             is_pinned,

@@ -256,8 +256,8 @@ def test_without_accounts_there_are_no_shares() -> None:
     """Without accounting the fair shares are empty, without an error."""
     slurm = FakeSlurm("v100:4")
     assert CommandLine(FakeRunner(slurm=slurm)).fair_shares() == {}
-    slurm.shares = {"alice": 0.25, "bob": 1.0}
-    assert CommandLine(FakeRunner(slurm=slurm)).fair_shares() == {"alice": 0.25, "bob": 1.0}
+    slurm.shares = {("physics", "alice"): 0.25, ("physics", "bob"): 1.0}
+    assert CommandLine(FakeRunner(slurm=slurm)).fair_shares() == slurm.shares
 
 
 def test_a_cluster_without_jobs_is_not_asked_for_them() -> None:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from fakes.fake_slurm import Asked, FakeSlurm
+from fakes.fake_tools import FakeRunner
+
+from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.errors import SlurmRefused
+from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.fairshare import FairShares, parse_fair_shares
 from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.settings import BackendSettings
 
 # In the form of `sshare -a -P -n -o Account,User,FairShare`.
 SHARES = """root||
@@ -37,17 +46,22 @@ class Canned(Runner):
         return self.text
 
 
-def test_every_user_has_the_best_of_his_accounts() -> None:
-    """Lines of accounts and invalid factors are skipped."""
-    assert parse_fair_shares(SHARES) == {"root": 1.0, "ada": 0.5, "grace": 0.75}
+def test_every_association_has_its_factor() -> None:
+    """A user of two accounts has two; lines of accounts and invalid factors are skipped."""
+    assert parse_fair_shares(SHARES) == {
+        ("root", "root"): 1.0,
+        ("physics", "ada"): 0.25,
+        ("physics", "grace"): 0.75,
+        ("biology", "ada"): 0.5,
+    }
 
 
 def test_slurm_is_asked_every_five_minutes() -> None:
     """One call serves all rounds of five minutes."""
     runner = Canned()
     shares = FairShares(CommandLine(runner))
-    assert shares.at(0.0)["grace"] == 0.75
-    assert shares.at(299.0)["grace"] == 0.75
+    assert shares.at(0.0)["physics", "grace"] == 0.75
+    assert shares.at(299.0)["physics", "grace"] == 0.75
     assert len(runner.asked) == 1
     shares.at(301.0)
     assert len(runner.asked) == 2
@@ -59,3 +73,23 @@ def test_a_site_without_accounts_has_no_shares() -> None:
     shares = FairShares(CommandLine(runner))
     assert shares.at(0.0) == {} == shares.at(3000.0)
     assert len(runner.asked) == 1
+
+
+def test_a_job_has_the_share_of_its_own_account(tmp_path: Path) -> None:
+    """Not the user's best: one of its accounts may have used up its share."""
+    slurm = FakeSlurm("v100:4")
+    described = Description(steps=100, gpus=2, throughputs={"v100": 1.0}, is_held=True)
+    for account in ("physics", "biology", "unknown"):
+        slurm.submit(
+            Asked(per_job=(("", 2),)), comment=encode(described), hold="user", account=account
+        )
+    [user] = {job.user for job in slurm.jobs}
+    slurm.shares = {("physics", user): 0.25, ("biology", user): 0.5}
+    backend = SlurmBackend(
+        CommandLine(FakeRunner(slurm=slurm)),
+        ThroughputTable("none", {}),
+        BackendSettings(spool=tmp_path / "spool"),
+        Ledger(tmp_path / FILE_NAME),
+        now_s=lambda: slurm.now_s,
+    )
+    assert [job.fair_share for job in backend.observe().jobs] == [0.25, 0.5, None]
