@@ -65,7 +65,7 @@ class SlurmBackend:
     mode: Mode = Mode.HOLD
     # Measured throughputs.
     profile: Profile | None = None
-    # Foresees the starts of waiting jobs, for mode `steer`.
+    # Foresees the starts of waiting jobs, where they are steered.
     foresee: Foresight = lambda snapshot: {}
     # Called at least every `poll_s` seconds while waiting or applying, for the heartbeat.
     on_wait: Callable[[], None] = lambda: None
@@ -174,8 +174,8 @@ class SlurmBackend:
         return [outcomes.get(action, Outcome(action, Status.DONE)) for action in actions]
 
     def _steer(self, actions: Sequence[Action], seen: Observation | None) -> dict[Action, Outcome]:
-        """Steer the waiting jobs of mode `steer`; return the outcomes of what is done thereby."""
-        if self.mode is not Mode.STEER or seen is None or self._state is None:
+        """Steer waiting jobs where Slurm keeps the queue; return the outcomes of what is done."""
+        if seen is None or seen.way is not Mode.STEER or self._state is None:
             return {}
         now_s = self.now_s()
         steerer = Steerer(
@@ -189,9 +189,9 @@ class SlurmBackend:
         return {**later, **steerer.start(starts, soon)}
 
     def _release_stopped(self, starts: Sequence[Start]) -> None:
-        """Release the jobs that hadard has stopped, in mode `steer`."""
+        """Release the jobs that hadard has stopped, where Slurm keeps the queue."""
         seen = self._observation
-        if self.mode is not Mode.STEER or seen is None:
+        if seen is None or seen.way is not Mode.STEER:
             return
         started = {start.job_id for start in starts}
         if not any(self.ledger[job.job_id].holds for job in seen.snapshot.jobs):

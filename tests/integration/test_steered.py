@@ -51,10 +51,14 @@ def test_a_job_waits_in_slurms_queue_and_starts_where_hadard_wants_it(site: Site
     site.until_completed(job)
 
 
-def test_a_successor_gets_the_gpus_before_plain_jobs_that_wait(site: Site) -> None:
-    """It is first in line before the running job saves and leaves; that job then waits unheld."""
+@pytest.mark.parametrize("mode", ["steer", "hold"])
+def test_a_successor_gets_the_gpus_before_plain_jobs_that_wait(site: Site, mode: str) -> None:
+    """It is first in line before the running job saves and leaves; that job then waits unheld.
+
+    In mode `hold` as well, as long as plain jobs wait.
+    """
     site.occupy(n3="gpu:4", n4="gpu:4", n5="gpu:4", n6="gpu:v100:2,gpu:k80:2")
-    site.start(**STEER, policy="srsf")
+    site.start(**{**STEER, "mode": mode}, policy="srsf")
     long = [site.train(V100_ONLY, steps=LONG, gpus=4) for _ in range(2)]
     site.until_running(*long)
     eventually(lambda: all(site.steps(job) > 0 for job in long), lambda: site.told(*long))

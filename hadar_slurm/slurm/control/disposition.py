@@ -28,17 +28,18 @@ def disposition_of(
     claim: Claim,
     *,
     mode: Mode,
-    plans_for: Mode,
+    is_planned_here: bool,
     is_placeable: bool,
 ) -> Disposition:
     """Classify a described job that is pending or holds GPUs.
 
-    `mode` is that of its partition, `plans_for` that of the current plan. `is_placeable`: the job
-    excludes no nodes, is not scrontab's, and some nodes fit it with a known throughput.
+    `mode` is that of its partition now; `is_planned_here`: the current plan is for that.
+    `is_placeable`: the job excludes no nodes, is not scrontab's, and some nodes fit it with a known
+    throughput.
     """
     names_nodes = bool(row.requested_nodes) and not claim.pins(row.requested_nodes)
     is_unmanaged = description.leaves or row.is_set_apart or not is_placeable or names_nodes
-    is_planned = not is_unmanaged and mode is plans_for
+    is_planned = not is_unmanaged and is_planned_here
     if row.state != "PENDING":
         # A migration would requeue and release it, and so remove its owner's hold.
         may_migrate = is_planned and not row.is_held_as_it_runs

@@ -28,14 +28,13 @@ from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.pins import Pins
+from hadar_slurm.slurm.control.sharing import waits_for_gpus
 from hadar_slurm.slurm.control.state_machine import Event, Kind
 
 log = logging.getLogger(__name__)
 
 # Gangs that waiting jobs are foreseen to get, in the order of their starts.
 Foresight = Callable[[Snapshot], Mapping[JobId, Gang]]
-# Reasons for which a plain job would not take GPUs that are free.
-_WAITS_FOR_OTHERS = frozenset(("Dependency", "DependencyNeverSatisfied", "BeginTime"))
 # Below this a priority is a hold, or the lowest, which a new job has too before it has any age. Its
 # place is not known then, and only a negative nice value changes its priority.
 _LEAST_PRIORITY = 2
@@ -246,16 +245,8 @@ class Steerer:
 
     def gapped(self, actions: Sequence[Action], managed: Collection[JobId]) -> list[Action]:
         """Return the actions that would leave GPUs to plain jobs; none while no plain job waits."""
-        plain = (
-            row
-            for row in self.state.queue.values()
-            if row.key not in managed
-            and row.state == "PENDING"
-            and not row.is_held
-            and row.reason not in _WAITS_FOR_OTHERS
-            and (row.gpus_per_node or row.gpus_otherwise)
-        )
-        waits = next(plain, None) is not None
+        plain = (row for row in self.state.queue.values() if row.key not in managed)
+        waits = any(map(waits_for_gpus, plain))
         return gapped(actions, self.waiting.keys(), self.free) if waits else []
 
     def start(self, starts: Sequence[Start], soon: Mapping[JobId, Gang]) -> dict[Action, Outcome]:

@@ -31,6 +31,7 @@ from hadar_slurm.slurm.control.disposition import Disposition, disposition_of
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.slurm.control.pins import Pins
+from hadar_slurm.slurm.control.sharing import must_steer
 from hadar_slurm.slurm.observe.array_jobs import Fork, Forks, Task, fastest, final_phase, parent_of
 from hadar_slurm.slurm.observe.limits import Limits
 from hadar_slurm.slurm.observe.parameter_averages import Averages
@@ -63,6 +64,8 @@ class Observation:
 
     snapshot: Snapshot
     forks: Forks
+    # How waiting jobs are treated now: `steer` in mode `hold` while plain jobs wait (sharing.py).
+    way: Mode = Mode.OBSERVE
     # Running copies that must not get USR1 yet, and why; a plan stops no other such job.
     signal_not_ready: Mapping[JobId, str] = field(default_factory=dict)
     # Not managed, but still under a hold or pin of hadard: their own requests are to be restored.
@@ -119,7 +122,7 @@ class SnapshotBuilder:
     def observe(self, state: SlurmState) -> Observation:
         """Return what there is to plan, and to correct."""
         self._state = state
-        self._now = Observation(Snapshot(0.0, state.cluster, ()), Forks({}))
+        self._now = Observation(Snapshot(0.0, state.cluster, ()), Forks({}), self._way())
         self._jobs, self._copies, self._ended = [], {}, []
         self._runnable, self.squatted, self._reserved = {}, set(), None
         self.limits.learn(state, self.now_s())
@@ -135,6 +138,25 @@ class SnapshotBuilder:
         self._reported_s = {k: time_s for k, time_s in self._reported_s.items() if k in alive}
         self._add_snapshot()
         return self._now
+
+    def _way(self) -> Mode:
+        """Return how waiting jobs are treated now."""
+        if self.mode is not Mode.HOLD:
+            return self.mode
+        modes, state = self.settings.modes, self._state
+        held = {
+            row.node.name
+            for row in state.nodes
+            if any(modes.of(name) is Mode.HOLD for name in row.partitions)
+        }
+        near = {
+            name: allowed is None or not held.isdisjoint(allowed)
+            for name in {row.partition for row in state.queue.values()}
+            for allowed in [state.nodes_of(name)]
+        }
+        rows = (row for row in state.queue.values() if row.is_live and near[row.partition])
+        jobs = ((row, self._description(row), self.ledger[row.key]) for row in rows)
+        return Mode.STEER if must_steer(jobs) else Mode.HOLD
 
     def _add(self, row: QueueRow, description: Description | None) -> None:
         """Add one row of the queue."""
@@ -166,10 +188,16 @@ class SnapshotBuilder:
         """Add a live job with a description if it is managed."""
         claim = self.ledger[row.key]
         mode = Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition)
+        is_here = mode is self.mode
         is_set_apart = self._is_set_apart(row, description)
         is_placeable = not is_set_apart and self._can_run(row, description)
         disposition = disposition_of(
-            row, description, claim, mode=mode, plans_for=self.mode, is_placeable=is_placeable
+            row,
+            description,
+            claim,
+            mode=self._now.way if is_here else mode,
+            is_planned_here=is_here,
+            is_placeable=is_placeable,
         )
         if disposition is Disposition.RESTORE:
             self._now.to_restore.add(row.key)

@@ -38,7 +38,7 @@ def seen(
         Description(steps=5, gpus=2, throughputs={"v100": 1.0}, leaves=leaves),
         claim,
         mode=mode,
-        plans_for=plans_for,
+        is_planned_here=mode is plans_for,
         is_placeable=is_placeable,
     )
 
