@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput import ThroughputTable
@@ -29,10 +29,10 @@ from hadar_slurm.slurm.control.claim import State
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.slurm.control.pins import Pins
-from hadar_slurm.slurm.control.restore import NODES_REPORT_WITHIN_S, restore_jobs
+from hadar_slurm.slurm.control.restore import NO_LIMITS, NODES_REPORT_WITHIN_S, restore_jobs
 from hadar_slurm.slurm.control.start_stop import Mover, must_name_type
 from hadar_slurm.slurm.control.state_machine import Event, Kind
-from hadar_slurm.slurm.control.steering import Foresight, Steerer, may_wait_unheld
+from hadar_slurm.slurm.control.steering import Foresight, Steerer, limits, may_wait_unheld
 from hadar_slurm.slurm.observe.array_jobs import Fork
 from hadar_slurm.slurm.observe.copy_facts import copy_facts
 from hadar_slurm.slurm.observe.snapshot_builder import Observation, SnapshotBuilder
@@ -199,14 +199,15 @@ class SlurmBackend:
         cluster, queue = seen.snapshot.cluster, self.slurm.queue()
         self.ledger.see(self.slurm, queue.values())
         stopped = [
-            job.job_id
+            job
             for job in seen.snapshot.jobs
             if job.job_id in queue.keys() - started
             and queue[job.job_id].is_held_by_user
             and self.ledger[job.job_id].state is State.HELD
             and may_wait_unheld(job, cluster)
         ]
-        self._give_back(queue, stopped)
+        wanted = limits(stopped, {}, (), cluster)
+        self._give_back(queue, wanted, {job: limit.excluded for job, limit in wanted.items()})
 
     def wait(self, until_s: float) -> Wake:
         """Sleep until the round ends, the jobs or nodes of the plan change, or a pin times out.
@@ -309,9 +310,16 @@ class SlurmBackend:
         # Read again: a hold that a user has placed during planning must stay.
         self._give_back(self.slurm.queue(), seen.to_restore)
 
-    def _give_back(self, queue: Mapping[JobId, QueueRow], jobs: Collection[JobId]) -> None:
-        """Restore jobs of a queue that was just read."""
-        for returned in restore_jobs(self.slurm, self.ledger, queue, jobs) if jobs else ():
+    def _give_back(
+        self,
+        queue: Mapping[JobId, QueueRow],
+        jobs: Collection[JobId],
+        excluded: Mapping[JobId, tuple[NodeName, ...]] = NO_LIMITS,
+    ) -> None:
+        """Restore jobs of a queue that was just read; see `restore_jobs`."""
+        if not jobs:
+            return
+        for returned in restore_jobs(self.slurm, self.ledger, queue, jobs, excluded):
             if returned.fault:
                 log.warning("job %s: not yet restored: %s", returned.job, returned.fault)
             else:

@@ -56,7 +56,7 @@ def test_what_an_owner_chooses_for_a_waiting_job_is_left_to_slurm(site: Site) ->
     """A job goes back to plain Slurm when its owner changes it so that hadard must not place it.
 
     By named or excluded nodes, a reservation, an invalid comment, or `hadar leave`. Such jobs
-    start; an unchanged job stays held.
+    start; an unchanged job waits for a V100, held unless plain jobs wait as well.
     """
     named, without, reserved, spoiled, leaving, stays = waiting_jobs(site, 6)
     update(site, named, "ReqNodeList=n4")
@@ -77,7 +77,8 @@ def test_what_an_owner_chooses_for_a_waiting_job_is_left_to_slurm(site: Site) ->
         assert set(site.tree(reserved)) == {"n5"}
         site.until_rounds(1)
         assert all(site.state(job) == "RUNNING" and len(site.gpus(job)) == 2 for job in jobs)
-        assert is_held(site, stays)
+        assert site.state(stays) == "PENDING"
+        assert stays in site.lines()[-1]["jobs"]
     finally:
         site.runner.run(["scancel", reserved])
         eventually(lambda: site.state(reserved) == "CANCELLED", "cancelled")

@@ -44,9 +44,9 @@ def states(site: Site, *jobs: JobId) -> list[str]:
 
 
 def is_unpinned(site: Site, job: JobId) -> bool:
-    """Return whether a job is pending under hadard's hold, and so no longer pinned to GPUs."""
+    """Return whether a job is pending, under hadard's hold or without nodes that it must have."""
     row = site.queue()[job]
-    return row.state == "PENDING" and row.is_held_by_user
+    return row.state == "PENDING" and (row.is_held_by_user or not row.requested_nodes)
 
 
 def waits(site: Site, job: JobId) -> tuple[str, str]:

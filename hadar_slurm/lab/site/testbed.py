@@ -50,7 +50,7 @@ ResumeTimeout=60
 """
 # The default of Slurm, in seconds.
 _SCHED_INTERVAL_S = 60.0
-_CLEAR_LIMIT_S = 60.0
+_CLEAR_LIMIT_S = 120.0
 
 
 @dataclass
@@ -172,8 +172,12 @@ def _power_programs(scratch: Path, directory: Path) -> dict[str, Path]:
     [mark] = [key for key, value in own.items() if not value]
     texts = {
         "suspend": f"{nodes} kill $(cat {directory}/pid/$node.pid); done",
-        # -b reports a boot, for which slurmctld waits.
-        "resume": f"{nodes} env {variables} {mark}=$node {slurmd} -b -N $node "
+        # The former slurmd may still be ending, with its port. -b reports a boot, for which
+        # slurmctld waits.
+        "resume": f"{nodes} former=$(cat {directory}/pid/$node.pid 2>/dev/null); tries=100; "
+        'while [ "$former" ] && kill -0 $former 2>/dev/null && [ $tries -gt 0 ]; do '
+        "sleep 0.1; tries=$((tries - 1)); done; "
+        f"env {variables} {mark}=$node {slurmd} -b -N $node "
         f"-f {directory}/slurm.conf </dev/null >/dev/null 2>&1; done",
     }
     programs = {}

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.errors import LedgerError
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client import updates
@@ -26,6 +26,8 @@ from hadar_slurm.slurm.control.state_machine import Event, Kind
 # to it: no job is restored for this long. Slurm marks a dead node as down later.
 NODES_REPORT_WITHIN_S = 30.0
 
+NO_LIMITS: Mapping[JobId, tuple[NodeName, ...]] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Returned:
@@ -36,14 +38,19 @@ class Returned:
 
 
 def restore_jobs(
-    slurm: SlurmAdapter, ledger: Ledger, queue: Mapping[JobId, QueueRow], jobs: Collection[JobId]
+    slurm: SlurmAdapter,
+    ledger: Ledger,
+    queue: Mapping[JobId, QueueRow],
+    jobs: Collection[JobId],
+    excluded: Mapping[JobId, tuple[NodeName, ...]] = NO_LIMITS,
 ) -> list[Returned]:
     """Restore these jobs of a queue that was just read, where hadard has changed them.
 
     Plain Slurm may start them as they were submitted. A pinned job is held while its request
     changes, and released only once Slurm shows its own request: in between it requests no GPU. A
     job under a foreign hold (its owner's or an operator's) gets its request back and stays held.
-    The next call retries failures.
+    The next call retries failures. Nodes in `excluded` are taken from a job before its release: so
+    hadard steers it from the beginning.
     """
     ledger.see(slurm, queue.values())
     unsteered = _unsteer(slurm, ledger, [queue[job] for job in jobs if job in queue])
@@ -62,6 +69,19 @@ def restore_jobs(
     for job, want in changed.items():
         if job in queue and queue[job].state == "PENDING" and not _asks(queue[job], want):
             faults.setdefault(job, f"Slurm kept another request: {queue[job].request}")
+    limits = {
+        job: Event(
+            kind=Kind.STEER,
+            row=queue[job],
+            now_s=now_s,
+            own=want,
+            steering=updates.Steer(job, "", want.nodes, excluded[job]),
+        )
+        for job, want in wanted.items()
+        if job in queue and job not in faults and excluded.get(job)
+    }
+    unlimited = ledger.attempt(slurm, limits, must_be_written=False) if limits else {}
+    faults |= {job: str(fault) for job, fault in unlimited.items()}
     ready = [job for job in rows if job not in faults]
     ours = [job for job in ready if ledger[job].state is not State.FOREIGN_HOLD]
     releases = [Event(kind=Kind.RELEASE, row=rows[job], now_s=now_s) for job in ours]
