@@ -11,7 +11,7 @@ from builders import a_gang
 from fakes.fake_slurm import Asked, FakeJob, FakeSlurm, parse_gpus
 from fakes.fake_tools import FakeRunner
 
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.scontrol import request_for
@@ -263,3 +263,20 @@ def test_a_begin_time_that_the_owner_has_chosen_stays(bench: Bench) -> None:
     bench.fake.hold(job, "user")
     assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
     assert (job.hold, job.asked.nodes, job.begins_s) == ("user", (), begins_s)
+
+
+def test_a_job_that_is_released_to_be_steered_has_its_limits_before(bench: Bench) -> None:
+    """Otherwise Slurm could start it on other nodes before the next round."""
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+    bench.pin(job, "n1:v100:2")
+    key, queue = JobId(job.key), bench.slurm.queue()
+    asked: list[str] = []
+    bench.runner.before.append(lambda argv: asked.append(" ".join(argv)))
+    [returned] = restore_jobs(bench.slurm, bench.ledger, queue, [key], {key: (NodeName("n2"),)})
+    assert returned == Returned(key)
+    assert not bench.slurm.queue()[key].is_held
+    assert bench.slurm.read().excluded[key] == ("n2",)
+    assert bench.ledger[key].steers
+    [limited] = [at for at, text in enumerate(asked) if "ExcNodeList=n2" in text]
+    [released] = [at for at, text in enumerate(asked) if "release" in text]
+    assert limited < released
