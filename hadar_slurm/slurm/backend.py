@@ -110,7 +110,11 @@ class SlurmBackend:
         self.on_wait()
         self._state = state = self.slurm.read()
         self.ledger.see(self.slurm, state.queue.values())
+        before = self._observation.way if self._observation is not None else self.mode
         self._observation = self._builder.observe(state)
+        if (way := self._observation.way) is not before:
+            why = "jobs wait beside hadard's" if way is Mode.STEER else "no other jobs wait"
+            log.info("mode %s: %s, so waiting jobs are treated as in %s", self.mode, why, way)
         self._plan_signature = self._builder.signature(state.queue, state.nodes)
         self._features = features_by_type(state.nodes)
         return self._observation.snapshot
@@ -165,7 +169,7 @@ class SlurmBackend:
         for action, outcome in pinned.items():
             if outcome.status is Status.DONE:
                 self._pins.begin(action.job_id, now_s)
-        self._release_stopped(starts)
+        self._release_into_queue(starts)
         failed = {start.job_id for start in starts if outcomes[start].status is not Status.DONE}
         if seen is not None:
             mover.hold_timed_out(seen.pin_timed_out & failed)
@@ -188,25 +192,30 @@ class SlurmBackend:
         soon = self.foresee(seen.snapshot) if steerer.waiting.keys() - named else {}
         return {**later, **steerer.start(starts, soon)}
 
-    def _release_stopped(self, starts: Sequence[Start]) -> None:
-        """Release the jobs that hadard has stopped, where Slurm keeps the queue."""
+    def _release_into_queue(self, starts: Sequence[Start]) -> None:
+        """Release the jobs that are to wait in Slurm's queue and are held, within their limits.
+
+        Where Slurm keeps the queue, all. Of held jobs Slurm looks at dependencies once a minute: so
+        jobs that wait for others in any case.
+        """
         seen = self._observation
-        if seen is None or seen.way is not Mode.STEER:
+        if seen is None:
             return
+        jobs = [*seen.dependent, *(seen.snapshot.jobs if seen.way is Mode.STEER else ())]
         started = {start.job_id for start in starts}
-        if not any(self.ledger[job.job_id].holds for job in seen.snapshot.jobs):
+        if not any(self.ledger[job.job_id].holds for job in jobs):
             return
         cluster, queue = seen.snapshot.cluster, self.slurm.queue()
         self.ledger.see(self.slurm, queue.values())
-        stopped = [
+        held = [
             job
-            for job in seen.snapshot.jobs
+            for job in jobs
             if job.job_id in queue.keys() - started
             and queue[job.job_id].is_held_by_user
             and self.ledger[job.job_id].state is State.HELD
             and may_wait_unheld(job, cluster)
         ]
-        wanted = limits(stopped, {}, (), cluster)
+        wanted = limits(held, {}, (), cluster)
         self._give_back(queue, wanted, {job: limit.excluded for job, limit in wanted.items()})
 
     def wait(self, until_s: float) -> Wake:

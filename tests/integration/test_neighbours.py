@@ -7,6 +7,7 @@ from integration.site import Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.devcluster.processes import wait_until
+from hadar_slurm.slurm.client.parse import excluded_nodes
 
 pytestmark = pytest.mark.slurm
 
@@ -159,12 +160,17 @@ def test_a_job_takes_no_gpus_before_its_begin_time(site: Site) -> None:
 
 
 def test_a_job_that_depends_on_another_is_in_no_plan(site: Site) -> None:
-    """A job with a dependency is in no plan; it is placed once its user removes the dependency."""
+    """It waits in Slurm's queue, not held, on its types; it is placed once the dependency is gone.
+
+    Slurm looks at dependencies of held jobs once a minute.
+    """
     site.start(round_seconds=600)
     first = site.train(EQUAL, steps=LONG)
     second = site.train(EQUAL, f"--dependency=afterok:{first}", steps=20)
     site.until_running(first)
-    assert site.queue()[second].is_held_by_user
+    eventually(lambda: not site.queue()[second].is_held, lambda: site.told(second))
+    assert site.state(second) == "PENDING"
+    assert excluded_nodes(site.details()[second])
     assert all(second not in line["jobs"] for line in site.lines())
     site.run(["scontrol", "update", f"JobId={second}", "Dependency="])
     site.until_completed(second)

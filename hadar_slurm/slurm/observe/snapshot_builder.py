@@ -70,6 +70,8 @@ class Observation:
     signal_not_ready: Mapping[JobId, str] = field(default_factory=dict)
     # Not managed, but still under a hold or pin of hadard: their own requests are to be restored.
     to_restore: set[JobId] = field(default_factory=set)
+    # Held by hadard while they wait for other jobs, and not in the snapshot.
+    dependent: list[Job] = field(default_factory=list)
     # Pending on the nodes of a pin that cannot start them.
     pin_timed_out: set[JobId] = field(default_factory=set)
     # Jobs with a description or a claim that have not ended.
@@ -209,6 +211,8 @@ class SnapshotBuilder:
             self._copies.setdefault(parent, []).append(Task(row, description, job, report))
         elif job is not None:
             self._jobs.append(job)
+        elif is_managed and row.dependency and claim.holds:
+            self._now.dependent.append(self._dependent(row, description))
 
     def _add_forks(self) -> None:
         """Add the forked jobs; how copies forgotten by Slurm have ended is kept."""
@@ -377,6 +381,15 @@ class SnapshotBuilder:
             row.partition,
             tuple(remark for remark in (pinned, why_not) if remark),
             is_pinned,
+        )
+
+    def _dependent(self, row: QueueRow, description: Description) -> Job:
+        """Return a job that waits for another one."""
+        bound = self._bound_types(row)
+        return Job(
+            self._spec(row, description),
+            allowed_nodes=self._allowed_nodes(row, Phase.QUEUED),
+            bound_type=GpuType(next(iter(bound))) if len(bound) == 1 else None,
         )
 
     def _is_set_apart(self, row: QueueRow, description: Description) -> bool:
