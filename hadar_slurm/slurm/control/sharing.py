@@ -6,11 +6,13 @@ QOS would not count. While such jobs wait, hadard steers there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.parse import QueueRow
+from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.control.claim import Claim
+from hadar_slurm.slurm.control.modes import Mode, Modes
 
 # Reasons for which a plain job would not take GPUs that are free.
 _WAITS_FOR_OTHERS = frozenset(("Dependency", "DependencyNeverSatisfied", "BeginTime"))
@@ -26,24 +28,41 @@ def waits_for_gpus(row: QueueRow) -> bool:
     )
 
 
-def must_steer(jobs: Iterable[tuple[QueueRow, Description | None, Claim]]) -> bool:
+def jobs_beside_held(state: SlurmState, modes: Modes) -> list[QueueRow]:
+    """Return the live jobs in partitions that share nodes with one of mode `hold`."""
+    held = {
+        row.node.name
+        for row in state.nodes
+        if any(modes.of(name) is Mode.HOLD for name in row.partitions)
+    }
+    near = {
+        partition: allowed is None or not held.isdisjoint(allowed)
+        for partition in {row.partition for row in state.queue.values()}
+        for allowed in [state.nodes_of(partition)]
+    }
+    return [row for row in state.queue.values() if row.is_live and near[row.partition]]
+
+
+def must_steer(rows: Iterable[QueueRow], is_outside: Callable[[QueueRow], bool]) -> bool:
     """Return whether Slurm has to keep the queue of these live jobs.
 
-    It has to while one waits for GPUs without a hold of hadard, and where their QOS differ. Jobs
-    that hadard has steered count until they have started, so that the way does not change with
-    every plain job that comes and goes.
+    It has to while one that `is_outside` waits for GPUs, and where their QOS differ.
     """
     qos: set[str] = set()
-    for row, description, claim in jobs:
+    for row in rows:
         if not (row.gpus_per_node or row.gpus_otherwise):
             continue
         qos.add(row.qos)
-        if waits_for_gpus(row) and _is_outside(description, claim):
+        if waits_for_gpus(row) and is_outside(row):
             return True
     return len(qos) > 1
 
 
-def _is_outside(description: Description | None, claim: Claim) -> bool:
-    """Return whether a job that waits unheld is not one that hadard has just released to start."""
+def is_outside(description: Description | None, claim: Claim) -> bool:
+    """Return whether a job that waits unheld is not one that hadard has just released to start.
+
+    A job that hadard has steered counts until it has started, so that the way does not change with
+    every plain job that comes and goes.
+    """
     is_plain = description is None or description.leaves or not description.is_held
     return is_plain or claim.steers or bool(claim.steered)

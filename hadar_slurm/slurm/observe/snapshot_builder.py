@@ -31,7 +31,7 @@ from hadar_slurm.slurm.control.disposition import Disposition, disposition_of
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.slurm.control.pins import Pins
-from hadar_slurm.slurm.control.sharing import must_steer
+from hadar_slurm.slurm.control.sharing import is_outside, jobs_beside_held, must_steer
 from hadar_slurm.slurm.observe.array_jobs import Fork, Forks, Task, fastest, final_phase, parent_of
 from hadar_slurm.slurm.observe.limits import Limits
 from hadar_slurm.slurm.observe.parameter_averages import Averages
@@ -145,20 +145,11 @@ class SnapshotBuilder:
         """Return how waiting jobs are treated now."""
         if self.mode is not Mode.HOLD:
             return self.mode
-        modes, state = self.settings.modes, self._state
-        held = {
-            row.node.name
-            for row in state.nodes
-            if any(modes.of(name) is Mode.HOLD for name in row.partitions)
-        }
-        near = {
-            name: allowed is None or not held.isdisjoint(allowed)
-            for name in {row.partition for row in state.queue.values()}
-            for allowed in [state.nodes_of(name)]
-        }
-        rows = (row for row in state.queue.values() if row.is_live and near[row.partition])
-        jobs = ((row, self._description(row), self.ledger[row.key]) for row in rows)
-        return Mode.STEER if must_steer(jobs) else Mode.HOLD
+        rows = jobs_beside_held(self._state, self.settings.modes)
+        shared = must_steer(
+            rows, lambda row: is_outside(self._description(row), self.ledger[row.key])
+        )
+        return Mode.STEER if shared else Mode.HOLD
 
     def _add(self, row: QueueRow, description: Description | None) -> None:
         """Add one row of the queue."""
