@@ -16,9 +16,10 @@ which its work costs least. The paper's own form is `hadar-paper`. Here:
 * Starvation guard: jobs that have spent in total more than 2 days and 20 times their time alone
   without GPUs go before all others, under every way.
 * A running job keeps its type and nodes unless another type saves more than a restart. It is
-  ranked as if two restart times less were left of it; if it goes first, as if ten more were.
-* The program is solved again after jobs came or went, at most every half hour, and more often as
-  the horizon comes near.
+  ranked as if two restart times less were left of it; if it is promoted, as if ten more were.
+  Critical jobs that share a type exchange it once (`ways.py`).
+* The program is solved again half an hour after jobs came or went, and anyway after 2 % of the
+  horizon.
 * A non-preemptible job takes the type on which it ends first, the wait included, and does not start
   elsewhere meanwhile (`completion_forecast.py`): it could not migrate afterwards.
 * A preemptible job is not started on a slow type if GPUs of a faster type become free in the same

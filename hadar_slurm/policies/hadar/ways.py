@@ -11,7 +11,7 @@ from hadar_slurm.core.job import Job
 # A job is critical when its planned time is this share of what is left of the horizon. One that
 # runs stays so a little longer: otherwise it would lose its GPUs as soon as it has got them.
 _CRITICAL, _STAYS_CRITICAL = 0.95, 0.93
-# A running job that goes first goes before another that is later by less than this.
+# A promoted job that runs goes before another that is later by less than this.
 _RESTARTS_TO_MOVE = 10
 # A critical job on the first of its types keeps it until the time that another still needs on that
 # type is the whole horizon, less this share and these rounds: jobs that are to share a type one
