@@ -105,7 +105,7 @@ class PySlurm(CommandLine):
             {
                 row.key: parse.fold_out(job.excluded_nodes)
                 for job, row in jobs
-                if row.state == "PENDING" and job.excluded_nodes and not job.is_cronjob
+                if row.is_live and job.excluded_nodes and not job.is_cronjob
             },
             {row.key: job.nice or 0 for job, row in jobs if row.state == "PENDING"},
             {

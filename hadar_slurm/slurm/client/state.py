@@ -28,11 +28,11 @@ class SlurmState:
     nodes: tuple[NodeRow, ...]
     # The GPUs of jobs that hold any.
     gangs: dict[JobId, Gang]
-    # Pending jobs that exclude nodes or belong to scrontab, which squeue does not show.
+    # Live jobs that exclude nodes or belong to scrontab, which squeue does not show.
     set_apart_by_detail: frozenset[JobId] = frozenset()
-    # The nodes that pending jobs exclude, where Slurm shows them beyond doubt.
+    # The nodes that live jobs exclude, where Slurm shows them beyond doubt.
     excluded: Mapping[JobId, tuple[NodeName, ...]] = field(default_factory=dict)
-    # The nice values of pending jobs, likewise.
+    # The nice values of pending jobs, where Slurm shows them beyond doubt.
     nice: Mapping[JobId, int] = field(default_factory=dict)
     # The ranges of nodes that pending jobs ask for, where Slurm shows them.
     num_nodes: Mapping[JobId, str] = field(default_factory=dict)
@@ -126,11 +126,7 @@ def read_all(runner: Runner) -> SlurmState:
         {key: gang for key, gang in gangs.items() if gang.slots},
         # A line in doubt is not queried again here: Slurm itself enforces excluded nodes.
         frozenset(apart),
-        {
-            key: names
-            for key in pending
-            if key in apart and (names := parse.excluded_nodes(of_row[key]))
-        },
+        {key: names for key in apart if (names := parse.excluded_nodes(of_row[key]))},
         {key: nice for key in pending if (nice := parse.nice_value(of_row[key])) is not None},
         {key: asked_nodes(of_row[key], queue[key].request.num_nodes) for key in pending},
         throttles=parse.array_throttles(of_row.values()),

@@ -123,8 +123,10 @@ def include_submitted(slurm: SlurmAdapter, ledger: Ledger) -> None:
     found = {}
     for job, excluded in state.excluded.items():
         row, claim = state.queue[job], ledger[job]
+        if row.state != "PENDING" or claim.excludes(excluded):
+            continue
         description = decode_or_none(row.comment)
-        if description is not None and description.is_steered and not claim.excludes(excluded):
+        if description is not None and description.is_steered:
             own, kind = state.request(row), Kind.FOUND_EXCLUDED
             found[job] = Event(kind=kind, row=row, own=own, excluded=excluded)
     ledger.intend(found, must_be_written=False)
