@@ -169,7 +169,8 @@ class SlurmBackend:
         for action, outcome in pinned.items():
             if outcome.status is Status.DONE:
                 self._pins.begin(action.job_id, now_s)
-        self._release_into_queue(starts)
+        begun = {start.job_id for start in starts if outcomes[start].status is Status.DONE}
+        self._release_into_queue(begun)
         failed = {start.job_id for start in starts if outcomes[start].status is not Status.DONE}
         if seen is not None:
             mover.hold_timed_out(seen.pin_timed_out & failed)
@@ -192,17 +193,17 @@ class SlurmBackend:
         soon = self.foresee(seen.snapshot) if steerer.waiting.keys() - named else {}
         return {**later, **steerer.start(starts, soon)}
 
-    def _release_into_queue(self, starts: Sequence[Start]) -> None:
+    def _release_into_queue(self, begun: Collection[JobId]) -> None:
         """Release the jobs that are to wait in Slurm's queue and are held, within their limits.
 
-        Where Slurm keeps the queue, all. Of held jobs Slurm looks at dependencies once a minute: so
-        jobs that wait for others in any case.
+        Where Slurm keeps the queue, all but those in `begun`: a job whose GPUs are not free yet is
+        first in line for them only once it waits there. Jobs that wait for others in any case: of
+        held jobs Slurm looks at dependencies once a minute.
         """
         seen = self._observation
         if seen is None:
             return
         jobs = [*seen.dependent, *(seen.snapshot.jobs if seen.way is Mode.STEER else ())]
-        started = {start.job_id for start in starts}
         if not any(self.ledger[job.job_id].holds for job in jobs):
             return
         cluster, queue = seen.snapshot.cluster, self.slurm.queue()
@@ -210,7 +211,7 @@ class SlurmBackend:
         held = [
             job
             for job in jobs
-            if job.job_id in queue.keys() - started
+            if job.job_id in queue.keys() - set(begun)
             and queue[job.job_id].is_held_by_user
             and self.ledger[job.job_id].state is State.HELD
             and may_wait_unheld(job, cluster)

@@ -422,6 +422,8 @@ class FakeSlurm:
             job.features = frozenset(filter(None, value.split("&")))
         elif key == "Nice":
             self._must_wait(job)
+            if int(value) != job.nice:
+                job.hold = ""  # the priority of a held job is 0, and changes as that of others
             job.nice = int(value)
         elif key == "ExcNodeList":
             self._must_wait(job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 
 import pytest
 from integration.site import Site, eventually
@@ -33,7 +34,7 @@ def test_a_job_waits_in_slurms_queue_and_starts_where_hadard_wants_it(site: Site
     plain = site.occupy(**ALL_V100)
     site.start(**STEER)
     job = site.train(V100_ONLY, steps=20)
-    other = site.train({"v100": 20.0, "k80": 1.0}, steps=LONG, gpus=4)
+    other = site.train({"v100": 20.0, "k80": 1.0}, "--hadar-checkpoint=no", steps=LONG, gpus=4)
     site.until_rounds(3)
     rows = site.queue()
     assert not rows[job].is_held
@@ -70,6 +71,9 @@ def test_a_successor_gets_the_gpus_before_plain_jobs_that_wait(site: Site, mode:
     stopped = [job for job in long if site.queue()[job].restarts]
     assert stopped
     eventually(lambda: not site.queue()[stopped[0]].is_held, lambda: site.told(*stopped))
+    # Slurm would let a requeued job begin after two minutes.
+    row = site.queue()[stopped[0]]
+    assert row.reason != "BeginTime" or row.started_s < time.time() + 10
     site.until_completed(*waiting)
     site.until_running(*long)
     rows = site.queue()

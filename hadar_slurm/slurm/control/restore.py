@@ -90,6 +90,7 @@ def restore_jobs(
         if job in queue and queue[job].is_held_by_user:
             refused.setdefault(job, "Slurm says that it is released, and holds it")
     faults |= refused
+    _restore_nice(slurm, ledger, [queue[job] for job in ours if job in queue])
     answers = unsteered | {job: faults.get(job) or unsteered.get(job, "") for job in rows}
     return [Returned(job, fault) for job, fault in answers.items()]
 
@@ -107,11 +108,27 @@ def _unsteer(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow]) -> d
             row.key,
             claim.own.num_nodes if is_steered else "",
             () if is_steered and claim.pins(nodes) else nodes,
-            nice=claim.own_nice if claim.is_nice else None,
+            # Of a held job later: Slurm releases one whose nice value changes (22.05.8).
+            nice=claim.own_nice if claim.is_nice and not row.is_held else None,
         )
         events[row.key] = Event(kind=Kind.STEER, row=row, steering=steering, nice=claim.nice)
     faults = ledger.attempt(slurm, events, must_be_written=False) if events else {}
     return {job: str(faults.get(job, "")) for job in events}
+
+
+def _restore_nice(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow]) -> None:
+    """Give jobs that are no longer held their owners' nice values; the next call retries."""
+    events = {}
+    for row in rows:
+        claim = ledger[row.key]
+        if row.state == "PENDING" and not row.is_held and claim.is_nice:
+            nodes, excluded = row.requested_nodes, claim.excluded
+            steering = updates.Steer(row.key, "", nodes, excluded, claim.own_nice)
+            events[row.key] = Event(
+                kind=Kind.STEER, row=row, own=claim.own, steering=steering, nice=claim.nice
+            )
+    if events:
+        ledger.attempt(slurm, events, must_be_written=False)
 
 
 def include_submitted(slurm: SlurmAdapter, ledger: Ledger) -> None:

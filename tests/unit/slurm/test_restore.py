@@ -280,3 +280,19 @@ def test_a_job_that_is_released_to_be_steered_has_its_limits_before(bench: Bench
     [limited] = [at for at, text in enumerate(asked) if "ExcNodeList=n2" in text]
     [released] = [at for at, text in enumerate(asked) if "release" in text]
     assert limited < released
+
+
+def test_a_nice_value_is_given_back_after_the_release(bench: Bench) -> None:
+    """Slurm releases a held job whose nice value changes: a foreign hold would be lost."""
+    for state, hold in ((State.HELD, ""), (State.FOREIGN_HOLD, "user")):
+        job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+        key = JobId(job.key)
+        own = bench.slurm.read().request(bench.slurm.queue()[key])
+        job.nice, job.excluded = 7, ("n2",)
+        excluded = (NodeName("n2"),)
+        bench.ledger.note(
+            {key: Claim(state=state, own=own, excluded=excluded, nice=7, former_nice=7)}
+        )
+        bench.restore_jobs(job)
+        assert job.hold == hold
+        assert (job.nice, job.excluded) == (0 if not hold else 7, ())
