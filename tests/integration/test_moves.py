@@ -213,7 +213,7 @@ class Samples:
             done = [plan for _, end_s, plan in rounds if end_s <= before_s][-1:]
             during = [plan for at_s, end_s, plan in rounds if end_s > before_s and at_s <= after_s]
             for job, held in running.items():
-                compared += not during
+                compared += 1
                 if held not in [plan.get(job, {}).get("0") for plan in (*done, *during)]:
                     wrong.append(f"{before_s}: {job} holds {held}, planned {done} or {during}")
         return compared, wrong
