@@ -171,8 +171,8 @@ class SlurmBackend:
                 self._pins.begin(action.job_id, now_s)
         begun = {start.job_id for start in starts if outcomes[start].status is Status.DONE}
         self._release_into_queue(begun)
-        failed = {start.job_id for start in starts if outcomes[start].status is not Status.DONE}
         if seen is not None:
+            failed = {start.job_id for start in starts} - begun
             mover.hold_timed_out(seen.pin_timed_out & failed)
             self._records(partial(self.ledger.forget_all_but, seen.alive))
             self._notify(seen.to_notify)
@@ -193,7 +193,7 @@ class SlurmBackend:
         soon = self.foresee(seen.snapshot) if steerer.waiting.keys() - named else {}
         return {**later, **steerer.start(starts, soon)}
 
-    def _release_into_queue(self, begun: Collection[JobId]) -> None:
+    def _release_into_queue(self, begun: set[JobId]) -> None:
         """Release the jobs that are to wait in Slurm's queue and are held, within their limits.
 
         Where Slurm keeps the queue, all but those in `begun`: a job whose GPUs are not free yet is
@@ -208,10 +208,11 @@ class SlurmBackend:
             return
         cluster, queue = seen.snapshot.cluster, self.slurm.queue()
         self.ledger.see(self.slurm, queue.values())
+        waiting = queue.keys() - begun
         held = [
             job
             for job in jobs
-            if job.job_id in queue.keys() - set(begun)
+            if job.job_id in waiting
             and queue[job.job_id].is_held_by_user
             and self.ledger[job.job_id].state is State.HELD
             and may_wait_unheld(job, cluster)

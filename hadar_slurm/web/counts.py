@@ -16,10 +16,11 @@ from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.engine.actions import Status
 from hadar_slurm.journal import Line
 from hadar_slurm.slurm.client.runner import DONE, REFUSED, UNAVAILABLE
+from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.web.lines import RoundRow, partition_of
 
 OTHER = "other"
-MODES = ("observe", "advise", "steer", "hold")
+MODES = tuple(str(mode) for mode in Mode)
 ENDS = tuple(str(phase) for phase in (Phase.DONE, Phase.FAILED, Phase.CANCELLED))
 PHASES = tuple(str(phase) for phase in Phase if str(phase) not in ENDS)
 REASONS = {str(reason): reason.name.lower() for reason in WaitReason}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.journal import Line, throughputs_of
+from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.status.jobs import Forked, forked_of
 from hadar_slurm.web.words import clean
 
@@ -56,7 +57,7 @@ class RoundRow:
 
 
 _JOB_KEYS = {"phase", "user", "workload", "gpus", "submitted_s", "steps", "steps_done", "restarts"}
-_REACH = ("hold", "steer", "advise", "observe", "")
+_REACH = (*map(str, reversed(Mode)), "")
 
 
 def by_reach(modes: Mapping[str, object]) -> list[str]:

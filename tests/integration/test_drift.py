@@ -14,6 +14,7 @@ from integration.site import Site, eventually
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.devcluster.processes import wait_until
 from hadar_slurm.handoff import report_path, user_reports
+from hadar_slurm.slurm.client.parse import excluded_nodes
 
 pytestmark = pytest.mark.slurm
 
@@ -79,6 +80,7 @@ def test_what_an_owner_chooses_for_a_waiting_job_is_left_to_slurm(site: Site) ->
         assert all(site.state(job) == "RUNNING" and len(site.gpus(job)) == 2 for job in jobs)
         assert site.state(stays) == "PENDING"
         assert stays in site.lines()[-1]["jobs"]
+        assert is_held(site, stays) or excluded_nodes(site.details()[stays])
     finally:
         site.runner.run(["scancel", reserved])
         eventually(lambda: site.state(reserved) == "CANCELLED", "cancelled")

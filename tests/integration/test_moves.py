@@ -213,7 +213,7 @@ class Samples:
             done = [plan for _, end_s, plan in rounds if end_s <= before_s][-1:]
             during = [plan for at_s, end_s, plan in rounds if end_s > before_s and at_s <= after_s]
             for job, held in running.items():
-                compared += 1
+                compared += not during
                 if held not in [plan.get(job, {}).get("0") for plan in (*done, *during)]:
                     wrong.append(f"{before_s}: {job} holds {held}, planned {done} or {during}")
         return compared, wrong
@@ -221,7 +221,8 @@ class Samples:
 
 def test_what_slurm_shows_is_the_plan_at_every_moment(site: Site) -> None:
     """Eight jobs migrate to faster GPUs as others end, and every sample agrees with the journal."""
-    site.start(round_seconds=1)
+    # Rounds far longer than a sample, also on a loaded machine: most are taken between rounds.
+    site.start(round_seconds=4)
     samples = Samples(site)
     with samples.taken():
         short = [site.train(RATES, steps=150 + 10 * n) for n in range(5)]

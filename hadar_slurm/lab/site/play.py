@@ -18,9 +18,16 @@ from hadar_slurm.lab.site.jobs import NUM_GPUS, Work
 from hadar_slurm.lab.site.observation import GpuRecord, JobSeen, parse_jobs
 from hadar_slurm.lab.site.testbed import SharedSite
 from hadar_slurm.lab.site.users import SiteUser
-from hadar_slurm.lab.site.ways import SETTINGS
 
 POLL_S = 0.25
+# Of hadard, beside its mode: rounds and costs at the scale of jobs that last seconds, not hours.
+SETTINGS: Mapping[str, object] = {
+    "round_seconds": 5,
+    "poll_seconds": 1,
+    "restart_cost_seconds": 2.5,
+    "grace_seconds": 10,
+    "pin_timeout_seconds": 10,
+}
 _LINE_EVERY_S = 15.0
 _SHOW = ("scontrol", "-a", "show", "job", "-d", "-o")
 
@@ -89,7 +96,7 @@ class Play:
             if self.way is None:
                 yield
             else:
-                with self._daemon(SETTINGS[self.way]):
+                with self._daemon({**SETTINGS, "mode": self.way}):
                     yield
         finally:
             for action in reversed(self.at_end):

@@ -256,7 +256,8 @@ class _Ranking:
         if waited_s > _LONGEST_WAIT_S + _LONGEST_WAIT_TIMES * spec.total_steps / kind.best:
             types = self._own_first(job, kind, types)
             return _Entry(OVERDUE, -waited_s, tie_break, job, types, left_s)
-        if self.horizon and (planned := self.horizon.planned.get(job.job_id)):
+        planned = self.horizon.planned.get(job.job_id) if self.horizon else None
+        if self.horizon and planned and way.critical_first:
             # The planned types may have become unusable.
             its = planned.types(kind.by_speed) or types
             critical = way.rank_if_critical(

@@ -19,6 +19,7 @@ _RESTARTS_TO_MOVE = 10
 _SHARE_TO_SWAP, _ROUNDS_TO_SWAP = 0.01, 2.0
 # Any other running job goes before another that is shorter by less than this.
 _RESTARTS_TO_STOP = 2
+# Orders those that keep a type; too small to change their order beside others.
 _TIE = 1e-3
 # Ranks, the first served first: overdue, critical or promoted, by remaining work, able to run
 # nowhere.
@@ -98,13 +99,14 @@ class Way:
     ) -> tuple[int, float] | None:
         """Return the rank and the key of a job that fills the horizon; None for any other.
 
-        The job that needs the first of its planned types for most of the horizon goes first.
+        For ways under which critical jobs go first: of these, the one that needs the first of its
+        planned types for most of the horizon.
         `left_s` is the time left on the fastest type, `planned_s` that on the planned types;
         `speeds`, relative to the fastest, are those on the first of these and on the others (0:
         none), and `is_on_first` is whether the job runs on the first.
         """
         least = _STAYS_CRITICAL if is_running else _CRITICAL
-        if not self.critical_first or planned_s < least * max(1.0, horizon_s):
+        if planned_s < least * max(1.0, horizon_s):
             return None
         first, other = speeds
         needed_s = planned_s

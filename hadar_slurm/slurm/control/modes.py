@@ -19,7 +19,7 @@ class Mode(StrEnum):
     # Limits the nodes that Slurm may choose, orders a user's own jobs, and migrates. Slurm keeps
     # the queue: held are only copies of a forked job, and jobs between two runs.
     STEER = "steer"
-    # Holds waiting jobs, pins and migrates.
+    # Holds waiting jobs, pins and migrates; steers while plain jobs wait (sharing.py).
     HOLD = "hold"
 
     @property

@@ -43,17 +43,17 @@ def jobs_beside_held(state: SlurmState, modes: Modes) -> list[QueueRow]:
     return [row for row in state.queue.values() if row.is_live and near[row.partition]]
 
 
-def must_steer(rows: Iterable[QueueRow], is_outside: Callable[[QueueRow], bool]) -> bool:
+def must_steer(rows: Iterable[QueueRow], is_other: Callable[[QueueRow], bool]) -> bool:
     """Return whether Slurm has to keep the queue of these live jobs.
 
-    It has to while one that `is_outside` waits for GPUs, and where their QOS differ.
+    It has to while a job that `is_other` waits for GPUs, and where their QOS differ.
     """
     qos: set[str] = set()
     for row in rows:
         if not (row.gpus_per_node or row.gpus_otherwise):
             continue
         qos.add(row.qos)
-        if waits_for_gpus(row) and is_outside(row):
+        if waits_for_gpus(row) and is_other(row):
             return True
     return len(qos) > 1
 
