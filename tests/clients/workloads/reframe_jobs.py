@@ -17,11 +17,11 @@ done = subprocess.run(argv, capture_output=True, text=True, check=False)
 Path("reframe.log").write_text(done.stdout + done.stderr, encoding="utf-8")
 report = json.loads(Path("report.json").read_text(encoding="utf-8"))
 cases = report["runs"][-1]["testcases"]
+# Not the exit codes: for an instant slurmdbd shows a job that failed within seconds of its start as
+# FAILED with 0:0, also without hadard (2 of 1,155 jobs on Slurm 22.05.8), and ReFrame keeps that.
 said = {
     "status": done.returncode,
-    "checks": {
-        case["name"]: [case["result"], case["fail_phase"], case["job_exitcode"]] for case in cases
-    },
+    "checks": {case["name"]: [case["result"], case["fail_phase"]] for case in cases},
     "has nodes": {case["name"]: bool(case["job_nodelist"]) for case in cases},
 }
 json.dump(said, sys.stdout)
