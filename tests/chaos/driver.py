@@ -242,10 +242,11 @@ class Watched:
                 self.real.plan(view, anew)
                 for view in (snapshot, fresh, with_what_was_learnt(fresh, snapshot))
             )
-            # A stop of hadard may have used up a solver's time limit and so have cut off one plan.
-            if time.monotonic() < begun_s + _COMPARED_WITHIN_S:
+            # A stop of hadard, or a busy machine, may use up time limits and so cut off a plan.
+            if is_timely := time.monotonic() < begun_s + _COMPARED_WITHIN_S:
                 break
         return {
+            "is_timely": is_timely,
             "policy": self.name,
             "is_same_view": fresh == snapshot,
             "is_same_plan": mine.allocations == theirs.allocations,

@@ -43,8 +43,6 @@ _MAX_BYTES = 1 << 28
 # How long another writer may take, in seconds.
 _LOCK_WAIT_S = 10.0
 _MAX_NUMBER = 1e18
-# Nice values of Slurm are within 2^31.
-_MAX_NICE = 1 << 31
 _SIGNED = ("nice", "former_nice", "own_nice")
 # The values of a claim apart from its state and the own request.
 _DEFAULTS = {f.name: f.default for f in fields(Claim) if f.name not in ("state", "own")}
@@ -267,7 +265,7 @@ class Ledger:
 def _claim(tree: Mapping[str, Any]) -> Claim:
     """Return a claim; raises one of `_DAMAGE` for anything that a ledger does not write."""
     given = {
-        key: _like(value, tree[key], least=-_MAX_NICE if key in _SIGNED else 0)
+        key: _like(value, tree[key], least=-_MAX_NUMBER if key in _SIGNED else 0)
         for key, value in _DEFAULTS.items()
         if key in tree
     }
@@ -299,7 +297,7 @@ def _part(key: str, value: Any) -> Any:
     return _like((), value) if key == "nodes" else _like("", value)
 
 
-def _like(default: object, value: Any, least: int = 0) -> Any:
+def _like(default: object, value: Any, least: float = 0) -> Any:
     """Return a value of the type of `default`: a text, texts, or a number."""
     if isinstance(default, tuple) and isinstance(value, list | tuple):
         return tuple(_like("", each) for each in value)

@@ -41,6 +41,8 @@ _LEAST_PRIORITY = 2
 # By how much a successor is put above all others: their ages count only at Slurm's next calculation
 # of priorities, which is five minutes away at most by default. No priority is above the last.
 _AHEAD, _MOST_PRIORITY = 50_000, (1 << 32) - 1000
+# Slurm refuses a nice value beyond this, of either sign.
+_MOST_NICE = (1 << 31) - 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,8 @@ def nice_values(
         if is_raised or not is_right:
             of_row = zip(rows, best, strict=True)
             found |= {r.key: owners[r.key] + places[r.key] - place for r, place in of_row}
-    return {job: nice for job, nice in found.items() if nice != shown[job]}
+    wanted = {job: max(-_MOST_NICE, min(_MOST_NICE, nice)) for job, nice in found.items()}
+    return {job: nice for job, nice in wanted.items() if nice != shown[job]}
 
 
 @dataclass

@@ -49,6 +49,13 @@ def test_the_next_daemon_reads_what_was_written(ledger: Ledger) -> None:
     }
 
 
+def test_whatever_numbers_a_claim_has_are_read_again(ledger: Ledger) -> None:
+    """A claim that cannot be read would make the whole file worthless."""
+    claim = Claim(state=State.STEERED, nice=-(1 << 33), former_nice=1 << 33, own_nice=-5)
+    ledger.note({JobId("7"): claim})
+    assert Ledger(ledger.path)[JobId("7")] == claim
+
+
 def test_who_has_no_entry_was_left_alone(ledger: Ledger) -> None:
     """An empty entry is distinguished from a missing one."""
     ledger.note({ONE: Claim()})

@@ -131,6 +131,13 @@ def test_a_successor_that_has_no_age_yet_is_first_in_line_too() -> None:
     }
 
 
+def test_no_nice_value_is_beyond_those_of_slurm() -> None:
+    """Without the multifactor plug-in priorities begin near 2^32, and nice values end at 2^31."""
+    jobs, own, most = [row("1", 1)], {JobId("1"): 0}, (1 << 31) - 3
+    found = nice_values([jobs], [], own, lambda job, _: own[job], own.keys(), 4_294_901_760)
+    assert found == {JobId("1"): -most}
+
+
 def test_a_job_at_the_bottom_or_with_a_nice_value_in_doubt_keeps_it() -> None:
     """A priority of 1 hides a job's place; a job's name may imitate Slurm's output."""
     rows, first = [row("1", 300), row("2", 1), row("3", 100)], [JobId("2"), JobId("3")]
