@@ -31,7 +31,7 @@ def faults(estimator: Estimator, *, learns: bool) -> Iterator[float]:
                     is_seen = gpu_type == known if other == name else learns
                     if is_seen and (rate := found.on(gpu_type, 1)) > 0:
                         speeds.measure(Workload("", other), Place(gpu_type, 1), rate)
-            prior = published_prior(estimator.published, GPU_TYPES, 1, 1.0)
+            prior = published_prior(estimator.known_types, GPU_TYPES, 1, 1.0)
             for gpu_type in truth.keys() - {known}:
                 told = speeds.estimate(Workload("", name), Place(gpu_type, 1), prior)
                 yield math.log(told.steps_per_s / truth[gpu_type])

@@ -78,6 +78,14 @@ class SolverConfig(_Section):
     gap: Number = Field(default=1e-3, ge=0, le=0.5)
 
 
+class GpuTypeConfig(_Section):
+    """What a site says of a GPU type: bandwidth in GB/s, memory in GB, capability as of CUDA."""
+
+    memory_gb: Number | None = Field(default=None, ge=0.1, le=100_000)
+    compute_capability: Number | None = Field(default=None, ge=0.1, le=1000)
+    bandwidth_gb_s: Number | None = Field(default=None, ge=0.1, le=10_000_000)
+
+
 class Config(_Section):
     """The keys of hadar.yaml; times in seconds, paths absolute."""
 
@@ -97,6 +105,8 @@ class Config(_Section):
     solver: SolverConfig = SolverConfig()
     # A table in the form of the shipped one, which it replaces.
     throughputs: AbsolutePath | None = None
+    # What the shipped table of GPU types lacks or has otherwise, by the site's names of types.
+    gpu_types: dict[str, GpuTypeConfig] = Field(default_factory=dict)
     slurm_conf: AbsolutePath | None = None
     run_dir: AbsolutePath = Path("/run/hadar")
     # Owned by hadard, shared by all nodes: jobs write reports there.
@@ -109,6 +119,11 @@ class Config(_Section):
     # The journal is rotated at this size.
     journal_megabytes: Number = Field(default=100.0, ge=0.01, le=100_000)
     journal_files: Annotated[int, BeforeValidator(_not_bool)] = Field(default=5, ge=1, le=1000)
+
+    @property
+    def own_gpu_types(self) -> dict[str, dict[str, float]]:
+        """Return the given values of `gpu_types`."""
+        return {k: given.model_dump(exclude_none=True) for k, given in self.gpu_types.items()}
 
     @property
     def reports(self) -> Path:
@@ -193,7 +208,8 @@ def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
 def _sentence(fault: ErrorDetails) -> str:
     place = fault["loc"]
     key = ".".join(map(str, place))
-    section = SolverConfig if len(place) > 1 else Config
+    sections: dict[object, type[_Section]] = {"solver": SolverConfig, "gpu_types": GpuTypeConfig}
+    section = sections.get(place[0], Config) if len(place) > 1 else Config
     if fault["type"] in ("greater_than_equal", "less_than_equal"):
         bounds = section.model_fields[str(place[-1])].metadata
         least, most = (next(b for b in bounds if hasattr(b, name)) for name in ("ge", "le"))

@@ -78,15 +78,10 @@ def _submit(request: SbatchRequest) -> int:
         become(sbatch, call.argv, environment)
     status, answer = run(sbatch, call.argv, environment) if sbatch else (0, "")
     if answer or status == 0:
-        from hadar_slurm.submit.managed import load_estimator
         from hadar_slurm.submit.preview import as_json, as_text
 
         job, _, cluster = answer.partition(";")
-        estimator = load_estimator()
-        if is_json:
-            text = as_json(call, estimator, job or None, cluster or None)
-        else:
-            text = as_text(call, estimator)
+        text = as_json(call, job or None, cluster or None) if is_json else as_text(call)
         # The user's locale may not be able to encode the text.
         sys.stdout.buffer.write(os.fsencode(text + "\n"))
     return status

@@ -18,7 +18,6 @@ workloads, partially pooled, replace its unknown analytic guess (our rule).
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -29,6 +28,7 @@ from statistics import median_low
 from typing import NamedTuple
 
 from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.gpu_types import KnownTypes, relative_speeds
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 
 # Assumed training time in seconds of an unmeasured job on its slowest type.
@@ -248,34 +248,18 @@ def estimated_throughputs(
     return Throughputs.of(rows), estimates
 
 
-def relative_speed(gpu_type: str, published: Mapping[str, float]) -> float | None:
-    """Return the published speed of a GPU type by whatever name a site gives it, or None.
-
-    Of all published names that are part of it the longest counts: `nvidia_a100_80gb` is an
-    `a10080gb` rather than an `a100` or an `a10`.
-    """
-    plain = "".join(filter(str.isalnum, gpu_type.lower()))
-    name = max((name for name in published if name in plain), key=len, default=None)
-    return None if name is None else published[name]
-
-
 def published_prior(
-    published: Mapping[str, float], gpu_types: Iterable[str], num_gpus: int, slowest: float
+    known_types: KnownTypes, gpu_types: Iterable[str], num_gpus: int, slowest: float
 ) -> Prior:
     """Return the prior of a job of which nothing is known but what it does on its slowest type.
 
-    `published` has GPU types' relative speeds. A type that it does not have is taken for the
-    geometric mean of those that it has. `slowest` is in steps/s of the whole gang.
+    `known_types` have relative speeds. A type that has none is taken for the geometric mean of
+    those that have one. `slowest` is in steps/s of the whole gang.
     """
-    found = {gpu_type.lower(): relative_speed(gpu_type, published) for gpu_type in gpu_types}
+    found = relative_speeds(gpu_types, known_types)
     known = [value for value in found.values() if value is not None]
     middle = math.exp(sum(map(math.log, known)) / len(known)) if known else 1.0
     relative = {gpu_type: value or middle for gpu_type, value in found.items()}
     unit = slowest / num_gpus / min(relative.values(), default=1.0)
     rows = {(k, 1): GangThroughput(unit * value) for k, value in relative.items()}
     return Prior(Throughputs.of(rows))
-
-
-def parse_published(text: str) -> dict[str, float]:
-    """Return the relative speeds in the JSON of `data/gpu_speeds.json`."""
-    return {name: float(value) for name, value in json.loads(text)["bandwidth_gb_s"].items()}

@@ -72,6 +72,7 @@ class SignsOfLife:
             assignments,
             problems,
             self.steered,
+            self.config.own_gpu_types,
         )
         try:
             write_heartbeat(self.config.run_dir, beat)

@@ -135,6 +135,7 @@ def backend_of(
         wake_file=config.run_dir / WAKE_FILE,
         assignments=config.assignments,
         slot_s=config.round_seconds,
+        own_types=config.own_gpu_types,
     )
     ledger = Ledger(config.state_dir / LEDGER_FILE)
     mode = mode or modes(config).all[0]

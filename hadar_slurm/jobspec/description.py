@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.gpu_types import Needs
 from hadar_slurm.core.job import JobSpec, Shape, uniform_shapes
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.errors import JobSpecError
@@ -28,15 +29,18 @@ MIN_THROUGHPUT, MAX_THROUGHPUT = 1e-9, 1e12
 MAX_RESTART_S = 1e9
 MAX_LIMIT_S = 1e9
 MAX_COPIES = 1000
+MAX_MEMORY_GB, MAX_CAPABILITY = 1e6, 1e3
+MAX_TYPES = 32
 _KEYS = frozenset(
     "hadar workload rates steps limit_s gpus asks shape copies checkpoint restart_cost_s held "
-    "steered leave comment".split()
+    "steered leave comment types memory_gb capability".split()
 )
 # sbatch's options that request GPUs, and their values such as `v100:2,k80` or, of gres, `gpu:2`.
 # They become part of a command, so nothing else may be in them.
 GPU_OPTIONS = ("gpus", "gpus-per-node", "gres", "gpus-per-task", "gpus-per-socket")
 _GPUS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}(,[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}){0,7}")
 _NODES = re.compile("[0-9]{1,6}(-[0-9]{1,6})?")
+_TYPE = re.compile(r"[a-z0-9_][a-z0-9_.:+-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,8 @@ class Description:
     workload: str = ""
     # Throughput of the gang in steps/s per GPU type, as given by the user.
     throughputs: Mapping[str, float] = field(default_factory=dict)
+    # What the job needs of each GPU.
+    needs: Needs = field(default_factory=Needs)
     # None allows every uniform layout of the `gpus`.
     shape: Shape | None = None
     # Above 1 the tasks of the job's array are copies of one training (HadarE), each on one node.
@@ -83,6 +89,15 @@ class Description:
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 wanted = f"a whole number, {least} to {most}"
                 raise JobSpecError(f"{what} must be {wanted}, not {value!r}")
+        for what, need, limit in (
+            ("GPU memory in GB", self.needs.memory_gb, MAX_MEMORY_GB),
+            ("compute capability", self.needs.compute_capability, MAX_CAPABILITY),
+        ):
+            if isinstance(need, bool) or not 0 <= need <= limit:
+                raise JobSpecError(f"{what} must be 0 to {limit:g}, not {need!r}")
+        types = self.needs.types
+        if len(types) > MAX_TYPES or not all(map(_TYPE.fullmatch, types)):
+            raise JobSpecError(f"no GPU types: {', '.join(types)}")
         if not may_ask(self.asks):
             raise JobSpecError(f"no request for GPUs and nodes: {dict(self.asks)!r}")
         if not self.workload and not self.throughputs:
@@ -126,6 +141,9 @@ def encode(description: Description) -> str:
         "held": description.is_held or None,
         "steered": description.is_steered or None,
         "leave": description.leaves or None,
+        "types": list(description.needs.types) or None,
+        "memory_gb": description.needs.memory_gb or None,
+        "capability": description.needs.compute_capability or None,
         "comment": description.comment,
     }
     given = {key: value for key, value in tree.items() if value not in ("", None, {})}
@@ -159,6 +177,16 @@ def decode(comment: str) -> Description | None:
     if not (numbers and isinstance(throughputs, dict)):
         text = "rates, limit_s or restart_cost_s of the job's description has the wrong form"
         raise JobSpecError(text)
+    types, memory_gb = tree.get("types", []), tree.get("memory_gb", 0.0)
+    capability = tree.get("capability", 0.0)
+    if not (
+        isinstance(types, list)
+        and all(isinstance(name, str) for name in types)
+        and isinstance(memory_gb, int | float)
+        and isinstance(capability, int | float)
+    ):
+        text = "types, memory_gb or capability of the job's description has the wrong form"
+        raise JobSpecError(text)
     if not isinstance(asks, dict):
         raise JobSpecError(f"no request for GPUs and nodes: {asks!r}")
     return Description(
@@ -168,6 +196,7 @@ def decode(comment: str) -> Description | None:
         asks=asks,
         workload=str(tree.get("workload", "")),
         throughputs=throughputs,
+        needs=Needs(types=tuple(types), memory_gb=memory_gb, compute_capability=capability),
         shape=parse_shape(str(tree["shape"])) if tree.get("shape") else None,
         copies=tree.get("copies", 1),
         checkpoint=tree.get("checkpoint") is True,

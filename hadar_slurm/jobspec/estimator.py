@@ -9,9 +9,10 @@ measurements of this workload and of similar ones on this cluster replace both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core import throughput_model as model
+from hadar_slurm.core.gpu_types import KnownTypes, parse_gpu_types, with_own
 from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable
 from hadar_slurm.core.throughput_model import Estimate, Origin, ThroughputModel, Workload
 from hadar_slurm.jobspec.description import Description
@@ -23,6 +24,9 @@ _STEPS_A_SECOND = 1000.0
 _MOST_KNOWN = 20_000
 
 Known = tuple[Throughputs, Mapping[str, Estimate]]
+# A site's own values of GPU types, by name: those of `GpuFacts`.
+OwnTypes = Mapping[str, Mapping[str, float]]
+NO_TYPES: OwnTypes = {}
 
 
 @dataclass
@@ -30,16 +34,30 @@ class Estimator:
     """Estimates throughputs from a description; `speeds` has the measurements so far."""
 
     table: ThroughputTable
-    published: Mapping[str, float]
+    known_types: KnownTypes
     speeds: ThroughputModel = field(default_factory=ThroughputModel)
     _known: dict[object, Known] = field(default_factory=dict)
     _version: int = 0
 
     @classmethod
-    def shipped(cls, table: ThroughputTable, speeds: ThroughputModel | None = None) -> Estimator:
-        """Return an estimator with the package's published speeds."""
-        published = model.parse_published(data_file("gpu_speeds.json").read_text(encoding="utf-8"))
-        return cls(table, published, speeds or ThroughputModel())
+    def shipped(
+        cls,
+        table: ThroughputTable,
+        speeds: ThroughputModel | None = None,
+        own_types: OwnTypes = NO_TYPES,
+    ) -> Estimator:
+        """Return an estimator with the GPU types that the package knows, a site's own over them."""
+        known = parse_gpu_types(data_file("gpu_types.json").read_text(encoding="utf-8"))
+        return cls(table, with_own(known, own_types), speeds or ThroughputModel())
+
+    def why_not(self, description: Description, gpu_type: str) -> str:
+        """Return why a job may not have GPUs of a type; "" if it may.
+
+        A throughput given for a slice of a GPU names it.
+        """
+        if gpu_type.lower() in (name.lower() for name in description.throughputs):
+            description = replace(description, needs=description.needs.naming(gpu_type))
+        return description.needs.why_not(gpu_type, self.known_types)
 
     def throughputs(
         self, description: Description, user: str, gpu_types: Iterable[str]
@@ -73,25 +91,36 @@ class Estimator:
         here = tuple(gpu_types)
         workload, gpus = workload_of(description, user), description.gpus
         given = description.throughputs
-        key: tuple[object, ...] = (gpus, *given.items())
+        key: tuple[object, ...] = (gpus, description.needs, *given.items())
         if not given:
-            key = (workload, gpus, here, description.steps, description.limit_s)
+            steps, limit_s = description.steps, description.limit_s
+            key = (workload, gpus, description.needs, here, steps, limit_s)
         if key not in self._known:
-            self._known[key] = (
-                _as_given(description)
-                if given
-                else model.estimated_throughputs(
-                    self.speeds, workload, gpus, here, self._prior(description, here)
-                )
-            )
+            if given:
+                found = _as_given(description)
+            else:
+                prior = self._prior(description, here)
+                found = model.estimated_throughputs(self.speeds, workload, gpus, here, prior)
+            self._known[key] = self._suitable(description, found)
         return self._known[key]
+
+    def _suitable(self, description: Description, found: Known) -> Known:
+        """Return the estimates without those of types that the job may not have."""
+        throughputs, estimates = found
+        names = {*throughputs.gpu_types, *estimates}
+        barred = {name for name in names if self.why_not(description, name)}
+        if not barred:
+            return found
+        rows = ((key, row) for key, row in throughputs.rows if key[0] not in barred)
+        allowed = {name: value for name, value in estimates.items() if name not in barred}
+        return Throughputs.of(dict(rows)), allowed
 
     def _prior(self, description: Description, gpu_types: tuple[str, ...]) -> model.Prior:
         """Return the throughputs assumed before any measurement."""
         gpus, slowest = description.gpus, _STEPS_A_SECOND
         if description.steps:
             slowest = description.steps / (description.limit_s or model.EXPECTED_S)
-        general = model.published_prior(self.published, gpu_types, gpus, slowest)
+        general = model.published_prior(self.known_types, gpu_types, gpus, slowest)
         rows = self.table.throughputs(description.workload)
         if rows is None:
             return general
@@ -102,7 +131,7 @@ class Estimator:
         if not both:
             both = [name for name in rows.gpu_types if rows.on(name, gpus) > 0]
             everywhere = (*names, *both)
-            general = model.published_prior(self.published, everywhere, gpus, slowest)
+            general = model.published_prior(self.known_types, everywhere, gpus, slowest)
         if not both:
             return general
         factor = sum(rows.on(k, gpus) / general.throughputs.on(k, gpus) for k in both) / len(both)

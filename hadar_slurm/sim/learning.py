@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.gpu_types import KnownTypes
 from hadar_slurm.core.job import Job, JobSpec
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput_model import (
@@ -32,7 +33,7 @@ class LearningBackend:
 
     world: SimBackend
     # Published relative throughputs of GPU types; if empty, all types are equal.
-    published: Mapping[str, float]
+    known_types: KnownTypes
     # Whether estimates use the observed throughputs of running jobs.
     measures: bool = True
     # Returns a factor for each measurement.
@@ -64,7 +65,7 @@ class LearningBackend:
             size, on = job.spec.num_gpus, job.spec.throughputs.on
             gpu_types = [k for k in self.world.cluster.gpus_by_type if on(k, size) > 0]
             slowest, workload = job.spec.total_steps / EXPECTED_S, _workload(job.spec)
-            prior = published_prior(self.published, gpu_types, size, slowest)
+            prior = published_prior(self.known_types, gpu_types, size, slowest)
             throughputs, _ = estimated_throughputs(self.speeds, workload, size, gpu_types, prior)
             # Policies cache results per spec: keep the object while they are equal.
             if throughputs != spec.throughputs:

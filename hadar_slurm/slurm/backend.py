@@ -94,7 +94,11 @@ class SlurmBackend:
         self._assignments = Assignments(place) if place else None
         self._builder = SnapshotBuilder(
             self.slurm,
-            Estimator.shipped(self.table, self.profile.speeds if self.profile else None),
+            Estimator.shipped(
+                self.table,
+                self.profile.speeds if self.profile else None,
+                self.settings.own_types,
+            ),
             self.settings,
             self.ledger,
             self.mode,

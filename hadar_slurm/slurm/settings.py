@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hadar_slurm.jobspec.estimator import OwnTypes
 from hadar_slurm.slurm.control.modes import Mode, Modes
 
 
@@ -29,3 +30,5 @@ class BackendSettings:
     assignments: Path | None = None
     # The averaging interval that those quotas fill.
     slot_s: float = 360.0
+    # The site's own values of GPU types.
+    own_types: OwnTypes = field(default_factory=dict)

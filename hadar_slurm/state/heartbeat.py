@@ -39,6 +39,8 @@ class Heartbeat:
     problems: Mapping[str, str] = field(default_factory=dict)
     # The partitions in which waiting jobs are not held, as in `partitions`.
     steered: tuple[str, ...] = ()
+    # The site's own values of GPU types (`gpu_types` in hadar.yaml).
+    gpu_types: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def is_fresh(self, now_s: float) -> bool:
         """Return whether it has not expired; False for one from the future, by a wrong clock."""
@@ -84,6 +86,10 @@ def read_heartbeat(directory: Path) -> Heartbeat | None:
             str(tree.get("assignments", "")),
             {str(kind): str(text) for kind, text in tree.get("problems", {}).items()},
             tuple(map(str, tree.get("steered", ()))),
+            {
+                str(name): {str(key): float(value) for key, value in values.items()}
+                for name, values in tree.get("gpu_types", {}).items()
+            },
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from hadar_slurm.submit.gpu_options import PER_TASK, other_resources
+from hadar_slurm.submit.gpu_options import UNCOUNTED, other_resources
 from hadar_slurm.submit.request import NO_HADAR, SbatchRequest
 
 if TYPE_CHECKING:
     from hadar_slurm.core.cluster import Cluster
     from hadar_slurm.jobspec.description import Description
+    from hadar_slurm.jobspec.estimator import Estimator
 
 # Options with which the user chooses the nodes.
-_PLACES = ("nodelist", "exclude", "constraint", "reservation", "nodefile", "clusters")
+_PLACES = ("nodelist", "exclude", "reservation", "nodefile", "clusters")
 
 
 class Decision(NamedTuple):
@@ -40,8 +41,9 @@ class Call(NamedTuple):
     notes: tuple[str, ...] = ()
     # The description of the job for hadard.
     description: Description | None = None
-    # The GPUs of the job's partition, if known.
+    # The GPUs of the job's partition, if known, and what estimates the job's throughput there.
     cluster: Cluster | None = None
+    estimator: Estimator | None = None
 
 
 def why_left(request: SbatchRequest) -> str:
@@ -53,11 +55,9 @@ def why_left(request: SbatchRequest) -> str:
         return request.unreadable
     if request.has_components:
         return "it is a heterogeneous job"
-    if why := _why_not_any_gpus(request):
+    if why := _why_not_counted(request):
         return why
-    if not request.limit_s:
-        if "time" not in request.values:
-            return "no time limit is given (--time)"
+    if "time" in request.values and not request.limit_s:
         return f"--time={request.values['time']} sets no limit"
     if "exclusive" in request.values:
         # Pinned to a node with free GPUs, it would wait there until all other jobs have ended.
@@ -75,16 +75,18 @@ def why_nodes_fixed(request: SbatchRequest) -> str:
     return next((f"--{name} is given" for name in _PLACES if name in request.values), "")
 
 
-def _why_not_any_gpus(request: SbatchRequest) -> str:
-    """Return why hadard cannot read the request as a number of GPUs of any type; else ""."""
+def _why_not_counted(request: SbatchRequest) -> str:
+    """Return why hadard cannot read the request as a number of GPUs of one or any type; or ""."""
     asked = request.gpus
-    if by_task := [option.name for option in asked if option.name in PER_TASK]:
-        return f"--{by_task[0]} is given; hadard reads --gpus, --gpus-per-node and --gres=gpu:N"
+    if uncounted := [option.name for option in asked if option.name in UNCOUNTED]:
+        text = "hadard reads --gpus, --gpus-per-node, --gpus-per-task and --gres=gpu:N"
+        return f"--{uncounted[0]} is given; {text}"
     if not sum(option.number for option in asked):
         return "no GPUs are requested"
-    if named := [gpu_type for option in asked for gpu_type in option.gpu_types]:
-        return f"a GPU type is named ({', '.join(named)})"
-    if len(asked) > 1:
+    named = {gpu_type: None for option in asked for gpu_type in option.gpu_types}
+    if len(named) > 1:
+        return f"GPUs of several types are requested together ({', '.join(named)})"
+    if len(asked) > 1 and {option.name for option in asked} != {"gpus", "gpus-per-task"}:
         return f"GPUs are requested twice, with --{asked[0].name} and --{asked[1].name}"
     others = other_resources(request.values)
     return f"{others} requests other resources too" if others else ""

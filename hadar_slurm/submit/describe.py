@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.core.gpu_types import Needs, parse_memory_gb
 from hadar_slurm.core.job import Shape
 from hadar_slurm.core.throughput import ThroughputTable, workload_name
 from hadar_slurm.core.units import parse_count, parse_number
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import GPU_OPTIONS, Description, may_ask, parse_shape
 from hadar_slurm.jobspec.estimator import Estimator
-from hadar_slurm.submit.gpu_options import PER_TASK
+from hadar_slurm.submit.gpu_options import UNCOUNTED
 from hadar_slurm.submit.request import PREFIX, SbatchRequest
 from hadar_slurm.submit.time_limit import format_time_limit
 
@@ -26,12 +27,17 @@ _MOST_OF_A_NAME = 100
 
 
 def describe(
-    request: SbatchRequest, estimator: Estimator, cluster: Cluster | None = None
+    request: SbatchRequest,
+    estimator: Estimator,
+    cluster: Cluster | None = None,
+    limit_s: float = 0.0,
 ) -> Description:
     """Return the job's description; raises JobSpecError naming the wrong value.
 
-    On a known `cluster` the number of copies is limited to the nodes that suit.
+    On a known `cluster` the number of copies is limited to the nodes that suit. `limit_s`: the time
+    limit in seconds where the request gives none; 0 if there is none.
     """
+    limit_s = request.limit_s or limit_s
     given = request.hadar_options
     gpus, shape = _gang(request)
     wants = given.get("checkpoint", "no").lower()
@@ -40,13 +46,13 @@ def describe(
     forks, cost = "copies" in given, given.get("restart-cost")
     if forks:
         shape, wants = _shape_of_copy(request, gpus, shape), "yes"
-    if "steps" not in given and (forks or not request.limit_s or "throughput" in given):
+    if "steps" not in given and (forks or not limit_s or "throughput" in given):
         remedy = "" if forks or "throughput" in given else ", or --time how long it trains at most"
         text = f"how many training steps the job has in all{remedy}"
         raise JobSpecError(f"{PREFIX}steps is missing: {text}")
     found = Description(
         steps=_whole(given["steps"], "steps") if "steps" in given else 0,
-        limit_s=request.limit_s,
+        limit_s=limit_s,
         gpus=gpus,
         asks=_asks(request, gpus),
         shape=shape,
@@ -55,6 +61,7 @@ def describe(
         comment=request.values.get("comment", ""),
         throughputs=_throughputs(given["throughput"]) if "throughput" in given else {},
         workload=_workload(request, estimator.table),
+        needs=_needs(request),
     )
     copies = _copies(given["copies"], found, estimator, cluster) if forks else 1
     return replace(found, copies=copies)
@@ -90,10 +97,46 @@ def _gang_from_sbatch(request: SbatchRequest) -> tuple[int, Shape | None]:
     if per_node is not None:
         nodes = _nodes(request)
         return per_node * nodes, Shape(nodes, per_node)
-    by_task = next((name for name in PER_TASK if name in asked), "")
+    by_task = next((name for name in UNCOUNTED if name in asked), "")
     if by_task and "gpus" not in asked:
         raise JobSpecError(f"--{by_task} is given: give the total number of GPUs with {PREFIX}gang")
-    return asked.get("gpus", 1), None
+    if "gpus-per-task" not in asked:
+        return asked.get("gpus", 1), None
+    # On other layouts Slurm may give a node more tasks than GPUs for them.
+    gpus = asked.get("gpus") or asked["gpus-per-task"] * _tasks(request)
+    nodes = _nodes(request)
+    if gpus % nodes:
+        raise JobSpecError(f"--gpus-per-task: {gpus} GPUs do not divide evenly over {nodes} nodes")
+    return gpus, Shape(nodes, gpus // nodes)
+
+
+def _tasks(request: SbatchRequest) -> int:
+    """Return the number of tasks of the whole job, as Slurm counts them."""
+    given = {
+        name: parse_count(request.values[name], f"--{name}", JobSpecError)
+        for name in ("ntasks", "ntasks-per-node")
+        if name in request.values
+    }
+    return given.get("ntasks", _nodes(request) * given.get("ntasks-per-node", 1))
+
+
+def _needs(request: SbatchRequest) -> Needs:
+    """Return what the job needs of each GPU; without --hadar-types the types that it names."""
+    given = request.hadar_options
+    named = [gpu_type for option in request.gpus for gpu_type in option.gpu_types]
+    texts = given["types"].split(",") if "types" in given else named
+    memory_gb = parse_memory_gb(given.get("gpu-memory", "0"))
+    if memory_gb is None:
+        text = f"{PREFIX}gpu-memory {given['gpu-memory']!r}: expected a size such as 40G"
+        raise JobSpecError(text)
+    capability = given.get("compute-capability", "0")
+    if "types" in given and not all(name.strip() for name in texts):
+        raise JobSpecError(f"{PREFIX}types {given['types']!r}: expected types such as a100,h100")
+    return Needs(
+        types=tuple(dict.fromkeys(name.strip().lower() for name in texts)),
+        memory_gb=memory_gb,
+        compute_capability=parse_number(capability, PREFIX + "compute-capability", JobSpecError),
+    )
 
 
 def _asks(request: SbatchRequest, gpus: int) -> Mapping[str, str]:
@@ -175,9 +218,13 @@ def unknown_model(description: Description, table: ThroughputTable) -> str | Non
 
 def summary(description: Description, request: SbatchRequest, table: ThroughputTable) -> str:
     """Return a short description of the job for the user."""
-    named = [gpu_type for option in request.gpus for gpu_type in option.gpu_types]
-    of_type = f"type {', '.join(named)}" if named else "any type"
+    needs = description.needs
+    of_type = f"type {' or '.join(needs.types)}" if needs.types else "any type"
     parts = [f"{_counted(description.gpus, 'GPU')} of {of_type}"]
+    if needs.memory_gb:
+        parts[0] += f" with {needs.memory_gb:g} GB"
+    if needs.compute_capability:
+        parts[0] += f" and compute capability {needs.compute_capability:g}"
     if description.shape and description.shape.nodes > 1:
         parts[0] += f" on {description.shape.nodes} nodes"
     if description.copies > 1:
@@ -215,14 +262,21 @@ def _number(text: str, what: str) -> float:
     return parse_number(text, PREFIX + what, JobSpecError)
 
 
-def check_fits(description: Description, cluster: Cluster) -> None:
-    """Raise JobSpecError unless the empty cluster could hold the gang."""
+def check_fits(description: Description, cluster: Cluster, estimator: Estimator) -> None:
+    """Raise JobSpecError unless the empty cluster could hold the gang on GPUs that suit."""
     known = {gpu_type.lower() for gpu_type in cluster.gpus_by_type}
-    for gpu_type in description.throughputs:
+    for gpu_type in (*description.throughputs, *description.needs.types):
         if gpu_type not in known:
             names = ", ".join(cluster.gpus_by_type)
             raise JobSpecError(f"GPU type {gpu_type!r} is not in this cluster, which has {names}")
-    most = [max(count for _, count in node.gpus) for node in cluster.nodes]
+    why_not = {name: estimator.why_not(description, name) for name in cluster.gpus_by_type}
+    if all(why_not.values()):
+        reasons = "; ".join(f"{name}: {why}" for name, why in why_not.items())
+        raise JobSpecError(f"no GPU type of this cluster suits the job: {reasons}")
+    most = [
+        max([0, *(count for name, count in node.gpus if not why_not[name])])
+        for node in cluster.nodes
+    ]
     shapes = description.shapes
     if any(sum(count >= s.gpus_per_node for count in most) >= s.nodes for s in shapes):
         return

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# These depend on the number of tasks and sockets, which Slurm fixes at the start.
-PER_TASK = ("gpus-per-task", "gpus-per-socket", "tres-per-task")
-_PER_JOB_OR_NODE = ("gpus", "gpus-per-node", "gres")
+# Their GPUs are not counted: they depend on the number of sockets, or are of newer Slurm versions.
+UNCOUNTED = ("gpus-per-socket", "tres-per-task")
+_COUNTED = ("gpus", "gpus-per-node", "gres", "gpus-per-task")
 
 
 class GpuOption(NamedTuple):
-    """One option of sbatch that requests GPUs: their number (0 for PER_TASK), and named types."""
+    """One option of sbatch that requests GPUs: their number (0 for UNCOUNTED), and named types."""
 
     name: str
     number: int
@@ -21,7 +21,7 @@ class GpuOption(NamedTuple):
 def gpu_options(values: Mapping[str, str]) -> list[GpuOption]:
     """Return the options that request GPUs, of the values of all options."""
     found = []
-    for name in _PER_JOB_OR_NODE:
+    for name in _COUNTED:
         parts = values[name].split(",") if name in values else []
         if name == "gres":
             parts = [part.removeprefix("gpu").removeprefix(":") for part in parts if _is_gpu(part)]
@@ -30,7 +30,7 @@ def gpu_options(values: Mapping[str, str]) -> list[GpuOption]:
             found.append(GpuOption(name, sum(counts), tuple(filter(None, gpu_types))))
     found += [
         GpuOption(name, 0, ())
-        for name in PER_TASK
+        for name in UNCOUNTED
         if name in values and (name != "tres-per-task" or "gpu" in values[name])
     ]
     return found

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from hadar_slurm.core.cluster import Cluster, Node, NodeName
 from hadar_slurm.core.throughput import parse_table
-from hadar_slurm.errors import SlurmError
+from hadar_slurm.errors import JobSpecError, SlurmError
 from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE, user_reports
 from hadar_slurm.jobspec.description import Description
-from hadar_slurm.jobspec.estimator import Estimator
+from hadar_slurm.jobspec.estimator import NO_TYPES, Estimator
 from hadar_slurm.resources import data_file
+from hadar_slurm.slurm.client.constraint import Allows, allows
 from hadar_slurm.slurm.client.gres import parse_gpus
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.state.heartbeat import Heartbeat
@@ -20,6 +22,7 @@ from hadar_slurm.submit.compose import check_exports, compose
 from hadar_slurm.submit.decision import Call, Decision, why_nodes_fixed, why_nodes_or_start_fixed
 from hadar_slurm.submit.describe import check_fits, describe, summary, unknown_model
 from hadar_slurm.submit.request import SbatchRequest
+from hadar_slurm.submit.time_limit import parse_time_limit
 
 
 def managed_call(
@@ -32,11 +35,21 @@ def managed_call(
     the job cannot run.
     """
     why_fixed, why_not = why_nodes_fixed(request), unserved or why_nodes_or_start_fixed(request)
-    cluster, own_cluster = _clusters(request.values.get("partition"))
-    estimator = load_estimator()
-    description = describe(request, estimator, own_cluster)
+    constraint = request.values.get("constraint", "")
+    try:
+        nodes = _nodes(request.values.get("partition"), allows(constraint))
+    except JobSpecError as error:
+        return Call(request.plain_call, Decision(False, str(error)))
+    cluster, own_cluster = nodes.everywhere, nodes.allowed
+    estimator = _estimator(beat)
+    limit_s = request.limit_s or (0.0 if "time" in request.values else nodes.limit_s)
+    if not limit_s and not request.hadar_options:
+        why_no_limit = "no time limit is given (--time), and the partition sets none"
+        return Call(request.plain_call, Decision(False, why_no_limit))
+    description = describe(request, estimator, own_cluster, limit_s)
     if cluster is not None and cluster.nodes:
-        check_fits(description, cluster)
+        check_fits(description, cluster, estimator)
+    why_fixed = why_fixed or _why_not_satisfied(constraint, description, own_cluster)
     if why_fixed:
         return Call(request.plain_call, Decision(False, why_fixed))
     is_taken = not why_not
@@ -67,7 +80,7 @@ def managed_call(
         variables[COPIES_VARIABLE] = str(description.copies)
     kept_off = excluded or () if is_steered else ()
     argv = compose(request, description, is_held=is_held, excluded=kept_off)
-    return Call(argv, decision, variables, tuple(notes), description, own_cluster)
+    return Call(argv, decision, variables, tuple(notes), description, own_cluster, estimator)
 
 
 def _impossible(
@@ -89,30 +102,54 @@ def _impossible(
     return tuple(wrong) if len(wrong) < len(cluster.nodes) else None
 
 
-def load_estimator() -> Estimator:
-    """Return the estimator with the shipped throughput table."""
+def _estimator(beat: Heartbeat | None) -> Estimator:
+    """Return the estimator with the shipped tables, and what hadard tells of the site's types."""
     path = data_file("throughputs.json")
-    return Estimator.shipped(parse_table(path.read_text(encoding="utf-8"), str(path)))
+    table = parse_table(path.read_text(encoding="utf-8"), str(path))
+    return Estimator.shipped(table, own_types=beat.gpu_types if beat else NO_TYPES)
 
 
-def _clusters(partitions: str | None) -> tuple[Cluster | None, Cluster | None]:
-    """Return all GPUs, and those of partitions `a,b`; of the default one for None, of all for "".
+def _why_not_satisfied(constraint: str, description: Description, cluster: Cluster | None) -> str:
+    """Return why hadard cannot place a job with a constraint; "" if it can."""
+    if not constraint:
+        return ""
+    try:
+        allows(constraint, max(shape.nodes for shape in description.shapes))
+    except JobSpecError as error:
+        return str(error)
+    has_none = cluster is not None and not cluster.nodes
+    return f"no node with GPUs has --constraint={constraint}" if has_none else ""
 
-    None if Slurm does not answer: sbatch will print why.
+
+class _Nodes(NamedTuple):
+    """The nodes with GPUs of all partitions and of a job's that it may have; None: not known."""
+
+    everywhere: Cluster | None = None
+    allowed: Cluster | None = None
+    # The time limit of a job that gives none, in seconds; 0: none, or not known.
+    limit_s: float = 0.0
+
+
+def _nodes(partitions: str | None, is_allowed: Allows) -> _Nodes:
+    """Return the nodes for a job of partitions `a,b`; of the default one for None, of all for "".
+
+    Nothing is known if Slurm does not answer: sbatch will print why.
     """
     try:
-        text = Runner(timeout_s=10).run(["sinfo", "-h", "-N", "-o", "%N|%G|%P"])
+        text = Runner(timeout_s=10).run(["sinfo", "-h", "-N", "-o", "%N|%G|%P|%L|%l|%b"])
     except SlurmError:
-        return None, None
-    everywhere, here = {}, {}
+        return _Nodes()
+    everywhere, here, limits = {}, {}, set()
     for line in text.splitlines():
-        name, gres, partition = line.split("|")
+        name, gres, partition, default, most, features = line.split("|", 5)
         everywhere[name] = node = Node.of(name, parse_gpus(gres))
         if partitions is None:
             is_here = partition.endswith("*")
         else:
             is_here = not partitions or partition.rstrip("*") in partitions.split(",")
         if is_here:
+            limits.add(parse_time_limit(default) or parse_time_limit(most) or 0.0)
+        if is_here and is_allowed(features.split(",")):
             here[name] = node
     whole, part = (Cluster.of(n for n in nodes.values() if n.gpus) for nodes in (everywhere, here))
-    return whole, part
+    return _Nodes(whole, part, max(limits) if limits and min(limits) > 0 else 0.0)

@@ -43,6 +43,8 @@ def _choice(
     description: Description, cluster: Cluster, estimator: Estimator, gpu_type: GpuType
 ) -> TypePreview:
     gpus = cluster.gpus_by_type[gpu_type]
+    if why_not := estimator.why_not(description, gpu_type):
+        return TypePreview(gpu_type, gpus, why_not=why_not)
     throughputs = estimator.throughputs(description, "", cluster.gpus_by_type)
     on_nodes = [count for node in cluster.nodes for here, count in node.gpus if here == gpu_type]
     speeds = [
@@ -63,9 +65,7 @@ def _choice(
     return TypePreview(gpu_type, gpus, steps_per_s, hours, estimate.origin, spread)
 
 
-def as_json(
-    call: Call, estimator: Estimator, job: str | None = None, cluster: str | None = None
-) -> str:
+def as_json(call: Call, job: str | None = None, cluster: str | None = None) -> str:
     """Return one JSON object with the call and, once submitted, the job's id."""
     tree = {
         "job": job,
@@ -75,25 +75,25 @@ def as_json(
         "sbatch": call.argv,
         "environment": dict(call.variables),
         "notes": call.notes,
-        "choices": list(map(asdict, _choices(call, estimator))),
+        "choices": list(map(asdict, _choices(call))),
     }
     return json.dumps(tree)
 
 
-def as_text(call: Call, estimator: Estimator) -> str:
+def as_text(call: Call) -> str:
     """Return the sbatch call as a shell command, and the table."""
     variables = [f"{name}={shlex.quote(text)}" for name, text in call.variables.items()]
-    return "\n".join([" ".join([*variables, shlex.join(call.argv)]), *_lines(call, estimator)])
+    return "\n".join([" ".join([*variables, shlex.join(call.argv)]), *_lines(call)])
 
 
-def _choices(call: Call, estimator: Estimator) -> list[TypePreview]:
-    if call.description is None or call.cluster is None:
+def _choices(call: Call) -> list[TypePreview]:
+    if call.description is None or call.cluster is None or call.estimator is None:
         return []
-    return choices(call.description, call.cluster, estimator)
+    return choices(call.description, call.cluster, call.estimator)
 
 
-def _lines(call: Call, estimator: Estimator) -> Iterator[str]:
-    if not (found := _choices(call, estimator)):
+def _lines(call: Call) -> Iterator[str]:
+    if not (found := _choices(call)):
         return
     width = max(len("GPU type"), *(len(choice.gpu_type) for choice in found))
     yield ""

@@ -29,6 +29,10 @@ standard error says whether hadard places the job, or why not; --quiet and --par
                               on the slowest GPU type
   --hadar-gang GANG           GPUs: 4 (any uniform layout) or 2x2 (GPUs per node x nodes);
                               default: the GPUs of sbatch's own options, else 1
+  --hadar-types T,...         the GPU types that the job may have, e.g. a100,h100 (default: the type
+                              that sbatch's own options name, else all whole GPUs)
+  --hadar-gpu-memory SIZE     the least memory of a GPU, e.g. 40G
+  --hadar-compute-capability C  the least compute capability (CUDA) of a GPU, e.g. 8.0
   --hadar-checkpoint yes|no   the job saves on USR1 and resumes, so it may be migrated (default no)
   --hadar-copies N|auto       train in up to N copies on separate nodes (HadarE); auto: one for
                               each suitable node. Needs hadar_slurm.runtime in the script
@@ -41,7 +45,10 @@ standard error says whether hadard places the job, or why not; --quiet and --par
 The same options may be given in the script on #HADAR lines; the command line wins. All other
 options are sbatch's and are passed on unchanged; `sbatch --help` lists them."""
 
-KNOWN = tuple("model batch-size throughput steps gang copies checkpoint restart-cost".split())
+KNOWN = (
+    *"model batch-size throughput steps gang types gpu-memory compute-capability".split(),
+    *"copies checkpoint restart-cost".split(),
+)
 DRY_RUN, JSON, NO_HADAR, HELP = "hadar-dry-run", "hadar-json", "no-hadar", "hadar-help"
 FLAGS = (DRY_RUN, JSON, NO_HADAR, HELP)
 _WITH_VALUE = frozenset(PREFIX[2:] + name for name in KNOWN)

@@ -250,9 +250,14 @@ class Tools:
         if words == ["-a", "-h", "-o", "%P"]:
             names = dict.fromkeys(p for node in self.slurm.nodes.values() for p in node.partitions)
             return 0, "".join(f"{name}{'*' * (name == 'main')}\n" for name in names), ""
-        assert words == ["-h", "-N", "-o", "%N|%G|%P"], words
-        rows = [(n.name, _gres(n), p) for n in self.slurm.nodes.values() for p in n.partitions]
-        return 0, "".join(f"{n}|{g}|{p}{'*' * (p == 'main')}\n" for n, g, p in rows), ""
+        assert words == ["-h", "-N", "-o", "%N|%G|%P|%L|%l|%b"], words
+        rows = [(n, p) for n in self.slurm.nodes.values() for p in n.partitions]
+        lines = (
+            f"{node.name}|{_gres(node)}|{name}{'*' * (name == 'main')}|n/a|infinite|"
+            f"{','.join(node.features) or '(null)'}\n"
+            for node, name in rows
+        )
+        return 0, "".join(lines), ""
 
     def _sshare(self, words: list[str]) -> Said:
         if not self.slurm.shares:
@@ -402,6 +407,7 @@ _FACTS: dict[str, Fact] = {
     "QOS": lambda slurm, job: _or(job.qos),
     "Account": lambda slurm, job: _or(job.account),
     "Licenses": lambda slurm, job: _or(job.licenses),
+    "Feature": lambda slurm, job: _or("&".join(sorted(job.features))),
     "Comment": lambda slurm, job: _or(job.comment),
 }
 

@@ -27,9 +27,12 @@ print(json.dumps({"argv": sys.argv[1:], "script": text, "spool": spool, "copies"
 print("sbatch: a word of its own", file=sys.stderr)
 sys.exit(int(os.environ.get("STATUS_OF_SBATCH", "0")))
 """
+# Each line of GPUS is `node|GPUs|partition`; nodes have features named after them, and partitions
+# the time limits of LIMITS, `default|maximum`.
 SINFO = """
 import os, sys
-print(os.environ["GPUS"])
+for line in os.environ["GPUS"].splitlines():
+    print(line + "|" + os.environ.get("LIMITS", "n/a|infinite") + "|" + line.split("|")[0])
 sys.exit(int(os.environ.get("STATUS_OF_SINFO", "0")))
 """
 

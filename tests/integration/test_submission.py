@@ -87,7 +87,6 @@ def test_a_job_of_the_partition_is_held_and_placed(site: Site) -> None:
         (["-w", "n4"], "nodelist"),
         (["-x", "n[1-3,5-6]"], "exclude"),
         (["-C", "p100", "-xn3"], "exclude"),
-        (["-Cp100", "--begin=now"], "constraint"),
     ],
 )
 def test_a_job_with_nodes_of_its_own_choice_is_left_alone(
@@ -103,6 +102,59 @@ def test_a_job_with_nodes_of_its_own_choice_is_left_alone(
     assert site.queue()[job].comment == ""
     assert all(job not in line["jobs"] for line in site.lines())
     assert site.lines()[-1]["occupied"] == site.tree(job)
+
+
+@pytest.mark.parametrize(
+    ("words", "types"),
+    [
+        (["-Cp100"], {"p100"}),
+        (["-C", "p100|k80"], {"p100"}),
+        (["--gpus=k80:1"], {"k80"}),
+        (["--hadar-types=p100,k80"], {"p100"}),
+        (["--hadar-gpu-memory=14G"], {"v100"}),
+        (["--hadar-types=k80", "-C", "(k80|v100)"], {"k80"}),
+    ],
+)
+@pytest.mark.parametrize("mode", ["hold", "steer"])
+def test_a_job_gets_the_types_that_its_user_allows(
+    site: Site, mode: str, words: list[str], types: set[str]
+) -> None:
+    """The fastest of them, though others are faster: in both modes, and managed."""
+    site.start(mode=mode)
+    job, notes = submitted(site, *OWN, "--gpus=1", *words, WRAP)
+    assert [note for note in notes if not note.startswith("hadar-sbatch: hadard places")] == []
+    site.until_running(job)
+    assert {name for gpus in site.tree(job).values() for name in gpus} == types
+    assert any(job in line["jobs"] for line in site.lines())
+
+
+def test_a_job_that_no_type_suits_is_told_why(site: Site) -> None:
+    """With the reason for each type."""
+    site.start()
+    done = site.hadar_sbatch(*OWN, "--gpus=1", "--hadar-gpu-memory=40G", WRAP)
+    assert done.returncode == 2
+    assert "v100: its memory is 16 GB, 40 GB is needed" in done.stderr
+
+
+def test_a_job_has_the_time_limit_of_its_partition(site: Site) -> None:
+    """A job without --time and without Hadar's options is managed by that of the partition."""
+    site.start()
+    _, notes = submitted(site, "--gpus=1", WRAP)
+    assert notes == [
+        "hadar-sbatch: plain Slurm places this job: no time limit is given (--time), and the "
+        "partition sets none"
+    ]
+    site.run(["scontrol", "update", "PartitionName=main", "DefaultTime=90", "MaxTime=1-0"])
+    try:
+        job, notes = submitted(site, "--gpus-per-task=1", "--ntasks=2", WRAP)
+        assert notes == ["hadar-sbatch: hadard places this job (2 GPUs of any type, up to 1:30:00)"]
+        site.until_running(job)
+        [(node, gpus)] = site.tree(job).items()
+        assert (node, gpus) == (site.queue()[job].nodes[0], {"v100": 2})
+    finally:
+        site.run(
+            ["scontrol", "update", "PartitionName=main", "DefaultTime=NONE", "MaxTime=INFINITE"]
+        )
 
 
 MODEL = "--hadar-model=ResNet-50"

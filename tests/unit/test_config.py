@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hadar_slurm.config import Config, SolverConfig, load_config, parse_config
+from hadar_slurm.config import Config, GpuTypeConfig, SolverConfig, load_config, parse_config
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.policies.registry import DEFAULT_POLICY, POLICY_NAMES
 
@@ -46,6 +46,7 @@ def test_values_are_read() -> None:
           time_limit_s: 1
           gap: 0.01
         throughputs: /etc/hadar/throughputs.json
+        gpu_types: {V100: {memory_gb: 32, compute_capability: 7}}
         slurm_conf: null
         journal: /var/log/hadar/rounds.jsonl
         """,
@@ -56,6 +57,7 @@ def test_values_are_read() -> None:
     assert config.partitions == {"gpu": "hold", "gpu-long": "observe"}
     assert (config.solver.time_limit_s, config.solver.gap) == (1.0, 0.01)
     assert config.throughputs == Path("/etc/hadar/throughputs.json")
+    assert config.own_gpu_types == {"V100": {"memory_gb": 32.0, "compute_capability": 7.0}}
     assert config.slurm_conf is None
     assert config.journal == Path("/var/log/hadar/rounds.jsonl")
     assert config.restart_cost_seconds == Config().restart_cost_seconds
@@ -72,6 +74,11 @@ def test_values_are_read() -> None:
             "\n\n# solver\nsolver:\n  gap: 0\n  time_limit: 3\n",
             "hadar.yaml:6: unknown key 'solver.time_limit'; the nearest known one is "
             "'time_limit_s'",
+        ),
+        (
+            "gpu_types:\n  v100:\n    memory: 32\n",
+            "hadar.yaml:3: unknown key 'gpu_types.v100.memory'; the nearest known one is "
+            "'memory_gb'",
         ),
         (
             "policies: hadar-paper",
@@ -126,13 +133,18 @@ NUMBERS = {
     "journal_files": (1, 1000),
     "solver.time_limit_s": (0.01, 3600),
     "solver.gap": (0, 0.5),
+    "gpu_types.v100.memory_gb": (0.1, 100_000),
+    "gpu_types.v100.compute_capability": (0.1, 1000),
+    "gpu_types.v100.bandwidth_gb_s": (0.1, 10_000_000),
 }
 
 
 def setting(key: str, value: object) -> str:
     """Return text that sets a key in its second line."""
-    section, _, name = key.rpartition(".")
-    return f"{section}:\n  {name}: {value}\n" if section else f"# a key\n{key}: {value}\n"
+    section, *names = key.split(".")
+    if not names:
+        return f"# a key\n{key}: {value}\n"
+    return f"{section}:\n  {': {'.join(names)}: {value}{'}' * (len(names) - 1)}\n"
 
 
 @pytest.mark.parametrize("key", NUMBERS)
@@ -162,9 +174,13 @@ def test_every_number_of_the_configuration_has_bounds() -> None:
     """The table NUMBERS has every number of the configuration."""
     numbers = {
         f"{prefix}{name}"
-        for prefix, section in (("", Config), ("solver.", SolverConfig))
+        for prefix, section in (
+            ("", Config),
+            ("solver.", SolverConfig),
+            ("gpu_types.v100.", GpuTypeConfig),
+        )
         for name, field in section.model_fields.items()
-        if isinstance(field.default, int | float)
+        if isinstance(field.default, int | float) or section is GpuTypeConfig
     }
     assert numbers == set(NUMBERS)
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hadar_slurm.core.cluster import Cluster, JobId
+from hadar_slurm.core.gpu_types import parse_gpu_types
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.snapshot import GangRules
-from hadar_slurm.core.throughput_model import parse_published
 from hadar_slurm.engine.backend import Backend
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.errors import ConfigError, HadarError
@@ -174,11 +174,11 @@ def run_experiment(
 def _with_known_speeds(world: SimBackend, settings: ExperimentSettings) -> Backend:
     if settings.speeds == ORACLE:
         return world
-    published = parse_published(data_file("gpu_speeds.json").read_text(encoding="utf-8"))
+    known_types = parse_gpu_types(data_file("gpu_types.json").read_text(encoding="utf-8"))
     draw = np.random.default_rng(settings.seed).lognormal
     return LearningBackend(
         world,
-        {} if settings.speeds == "none" else published,
+        {} if settings.speeds == "none" else known_types,
         measures=settings.speeds == "learned",
         noise=lambda: float(draw(0.0, settings.noise)),
     )

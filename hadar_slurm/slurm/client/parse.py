@@ -28,7 +28,7 @@ QUEUE = Fields(
     "JobArrayID JobID State Reason UserID UserName Partition PriorityLong Dependency ReqNodes "
     "NodeList NumNodes tres-per-node tres-per-job tres-per-task tres-per-socket RestartCnt "
     "SubmitTime StartTime EndTime Reservation HetJobID BatchFlag exit_code QOS",
-    "Account Licenses Comment",
+    "Account Licenses Feature Comment",
 )
 _OTHERWISE = ("tres-per-job", "tres-per-task", "tres-per-socket")
 NOTHING = ("", "N/A", "(null)", "NONE", "None")
@@ -84,6 +84,8 @@ class QueueRow:
     qos: str = ""
     account: str = ""
     licenses: str = ""
+    # What its nodes must have, as in `--constraint`.
+    features: str = ""
 
     @property
     def is_live(self) -> bool:
@@ -169,6 +171,7 @@ def queue_row(field: Mapping[str, str]) -> QueueRow:
             qos=known["QOS"],
             account=known["Account"],
             licenses=known["Licenses"],
+            features=known["Feature"],
         )
     except ValueError as error:
         raise SlurmOutputError(f"squeue: {error}", repr(field)) from error

@@ -32,7 +32,7 @@ from hadar_slurm.slurm.client.updates import Release, Requeue, SignalCheckpoint,
 _ASKED = Fields(
     "JobID JobArrayID Dependency NumNodes tres-per-node tres-per-job tres-per-task tres-per-socket "
     "exit_code QOS",
-    "Account Licenses",
+    "Account Licenses Feature",
 )
 # Slurm's library cuts lists of array tasks after 64 characters by default.
 _WHOLE_LISTS = {"SLURM_BITSTR_LEN": "0"}

@@ -12,6 +12,7 @@ from hadar_slurm.core.cluster import Cluster, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.errors import SlurmRefused
 from hadar_slurm.slurm.client import parse
+from hadar_slurm.slurm.client.constraint import allows
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow, asked_nodes
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.squeue import Fields
@@ -40,17 +41,30 @@ class SlurmState:
     shows_invented_max_nodes: bool = False
     # The most tasks of an array that may run at once, by array number, where Slurm shows it.
     throttles: Mapping[str, int] = field(default_factory=dict)
-    # A cache: thousands of jobs are in a few partitions.
-    _nodes_of: dict[str, frozenset[NodeName] | None] = field(default_factory=dict, init=False)
+    # A cache: thousands of jobs have a few partitions and constraints.
+    _nodes_of: dict[tuple[str, str, int], frozenset[NodeName] | None] = field(
+        default_factory=dict, init=False
+    )
 
-    def nodes_of(self, partition: str) -> frozenset[NodeName] | None:
-        """Return the nodes of a job's partitions, `a,b`; None for all nodes."""
-        if partition not in self._nodes_of:
-            wanted = set(partition.split(","))
-            names = {row.node.name for row in self.nodes if wanted.intersection(row.partitions)}
+    def nodes_of(
+        self, partition: str, constraint: str = "", num_nodes: int = 1
+    ) -> frozenset[NodeName] | None:
+        """Return the nodes of a job's partitions, `a,b`, that satisfy its constraint; None for all.
+
+        `num_nodes` is the largest number that it may have. Raises JobSpecError for a constraint
+        that only Slurm can read.
+        """
+        key = (partition, constraint, num_nodes)
+        if key not in self._nodes_of:
+            wanted, is_allowed = set(partition.split(",")), allows(constraint, num_nodes)
+            names = {
+                node.node.name
+                for node in self.nodes
+                if wanted.intersection(node.partitions) and is_allowed(node.features)
+            }
             is_all = len(names) == len(self.nodes)
-            self._nodes_of[partition] = None if is_all else frozenset(names)
-        return self._nodes_of[partition]
+            self._nodes_of[key] = None if is_all else frozenset(names)
+        return self._nodes_of[key]
 
     def request(self, row: QueueRow) -> Request:
         """Return what a pending job asks for, in a form that may be set again unchanged."""

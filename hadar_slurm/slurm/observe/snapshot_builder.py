@@ -280,9 +280,9 @@ class SnapshotBuilder:
         shapes, bound = self._shapes(row, description), self._bound_types(row)
         throughputs, size = self._throughputs(row, description), description.gpus
         # Thousands of pending jobs differ in a few keys only.
-        key = (throughputs, size, shapes, row.partition, bound)
+        key = (throughputs, size, shapes, row.partition, row.features, bound)
         if key not in self._runnable:
-            allowed = self._state.nodes_of(row.partition)
+            allowed = self._nodes_of(row, shapes)
             # Of one type, on each node.
             most = [
                 max([0, *(n for k, n in node.gpus if throughputs.on(k, size) > 0 and bound <= {k})])
@@ -292,6 +292,20 @@ class SnapshotBuilder:
             fits = (sum(n >= shape.gpus_per_node for n in most) >= shape.nodes for shape in shapes)
             self._runnable[key] = any(fits)
         return self._runnable[key]
+
+    def _nodes_of(self, row: QueueRow, shapes: Sequence[Shape]) -> frozenset[NodeName] | None:
+        """Return the nodes that the job's partitions and constraint allow; None for all nodes.
+
+        None of them, where only Slurm can read the constraint.
+        """
+        try:
+            most = max([1, *(shape.nodes for shape in shapes)])
+            return self._state.nodes_of(row.partition, row.features, most)
+        except JobSpecError as error:
+            if row.key not in self._warned:
+                self._warned.add(row.key)
+                log.info("job %s is left to Slurm: %s", row.key, error)
+            return frozenset()
 
     def _bound_types(self, row: QueueRow) -> frozenset[str]:
         """Return the GPU types that nodes of the job must have."""
@@ -366,7 +380,7 @@ class SnapshotBuilder:
             phase,
             self._progress(row, description, report, spec, gang),
             Allocation.rigid(gang) if gang and phase is not Phase.QUEUED else Allocation(),
-            self._allowed_nodes(row, phase),
+            self._allowed_nodes(row, spec.shapes, phase),
             GpuType(next(iter(bound))) if bound else None,
             self.shares.at(self.now_s()).get((row.account, row.user)),
             row.partition,
@@ -376,10 +390,10 @@ class SnapshotBuilder:
 
     def _dependent(self, row: QueueRow, description: Description) -> Job:
         """Return a job that waits for another one."""
-        bound = self._bound_types(row)
+        bound, spec = self._bound_types(row), self._spec(row, description)
         return Job(
-            self._spec(row, description),
-            allowed_nodes=self._allowed_nodes(row, Phase.QUEUED),
+            spec,
+            allowed_nodes=self._allowed_nodes(row, spec.shapes, Phase.QUEUED),
             bound_type=GpuType(next(iter(bound))) if len(bound) == 1 else None,
         )
 
@@ -498,9 +512,11 @@ class SnapshotBuilder:
         if not self._reserved.isdisjoint(nodes):
             self.pins.avoid(row.key, self._reserved, self.now_s())
 
-    def _allowed_nodes(self, row: QueueRow, phase: Phase) -> frozenset[NodeName] | None:
+    def _allowed_nodes(
+        self, row: QueueRow, shapes: Sequence[Shape], phase: Phase
+    ) -> frozenset[NodeName] | None:
         """Return the nodes that a job may get; None for all nodes."""
-        allowed = self._state.nodes_of(row.partition)
+        allowed = self._nodes_of(row, shapes)
         avoided = self.pins.avoided(row.key, self.now_s())
         if phase is Phase.QUEUED and row.restarts > self.ledger[row.key].requeued:
             # A requeue counts as a submission.
@@ -508,7 +524,9 @@ class SnapshotBuilder:
             avoided |= frozenset(row.requested_nodes if is_late else ())
         if not avoided:
             return allowed
-        return (allowed or frozenset(r.node.name for r in self._state.nodes)) - avoided
+        if allowed is None:
+            allowed = frozenset(node.node.name for node in self._state.nodes)
+        return allowed - avoided
 
     def _pinned_gang(self, row: QueueRow) -> Gang | None:
         """Return the gang that hadard has pinned a pending job to, read back from its request."""

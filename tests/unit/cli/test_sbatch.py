@@ -279,6 +279,9 @@ def test_what_sbatch_takes_from_the_environment_is_heeded(site: Site) -> None:
     assert '"gpus":1' in call_of(site.run(*OWN, "-G1", "job.sh", SBATCH_GPUS="2"))["argv"][0]
     left = site.run(*OWN, "job.sh", SBATCH_CONSTRAINT="fast")
     assert call_of(left)["argv"] == ["job.sh"]
+    assert "no node with GPUs has --constraint=fast" in notes_of(left)
+    taken = site.run(*OWN, "job.sh", SBATCH_CONSTRAINT="n1|n2")
+    assert call_of(taken)["argv"][1:] == ["--hold", "--gpus=1", "job.sh"]
     checkpoint = [*OWN, "--hadar-checkpoint=yes", "job.sh"]
     assert "--requeue" not in call_of(site.run(*checkpoint, SBATCH_NO_REQUEUE="1"))["argv"]
     kept = call_of(site.run(*checkpoint, SBATCH_OPEN_MODE="truncate"))["argv"]
@@ -448,7 +451,7 @@ print(*sorted(set(sys.modules) - before))
     [
         ["--help"],
         ["job.sh"],
-        ["--gpus=v100:2", "--time=5", "job.sh"],
+        ["--gpus=v100:2", "--time=0", "job.sh"],
         ["--gpus=2", "--nodelist=n1", "job.sh"],
         [*OWN, "job.sh"],
         [*OWN, "--hadar-dry-run", "job.sh"],
@@ -534,22 +537,45 @@ def test_gpus_of_any_type_and_a_time_are_enough(site: Site, words: list[str], gp
     assert (description.workload, description.checkpoint) == ("job:job.sh", False)
 
 
-HADARD_READS = "hadard reads --gpus, --gpus-per-node and --gres=gpu:N"
+@pytest.mark.parametrize(
+    ("words", "limits", "line"),
+    [
+        (["--gpus=v100:2", "--time=5"], "n/a|infinite", "2 GPUs of type v100, up to 0:05:00"),
+        (["--gres=gpu:K80:1", "-C", "n2"], "90:00|1-0", "1 GPU of type k80, up to 1:30:00"),
+        (["--gpus=1"], "n/a|2-0", "1 GPU of any type, up to 2-0:00:00"),
+        (["--gpus-per-task=1", "-n2"], "n/a|1:00:00", "2 GPUs of any type, up to 1:00:00"),
+    ],
+)
+def test_what_the_user_allows_is_managed(
+    site: Site, words: list[str], limits: str, line: str
+) -> None:
+    """A named type, features of nodes, GPUs by task, and the time limit of the partition."""
+    site.beat()
+    done = site.run(*words, "job.sh", LIMITS=limits)
+    assert notes_of(done) == f"hadar-sbatch: hadard places this job ({line})\n"
+    assert call_of(done)["argv"][1:] == ["--hold", *words, "job.sh"]
+
+
+HADARD_READS = "hadard reads --gpus, --gpus-per-node, --gpus-per-task and --gres=gpu:N"
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--gpus=2"], "no time limit is given (--time)"),
+        (["--gpus=2"], "no time limit is given (--time), and the partition sets none"),
         (["--time=5"], "no GPUs are requested"),
         (["--time=5", "--gpus=0"], "no GPUs are requested"),
         (["--time=5", "--gres=bandwidth:2"], "no GPUs are requested"),
         (["--time=0", "--gpus=2"], "--time=0 sets no limit"),
         (["--time=UNLIMITED", "--gpus=2"], "--time=UNLIMITED sets no limit"),
-        (["--time=5", "--gpus=v100:2"], "a GPU type is named (v100)"),
-        (["--gpus=v100:2,k80:1"], "a GPU type is named (v100, k80)"),
-        (["--time=5", "--gpus-per-node=v100"], "a GPU type is named (v100)"),
-        (["--time=5", "--gres=gpu:v100:2"], "a GPU type is named (v100)"),
+        (
+            ["--gpus=v100:2,k80:1"],
+            "GPUs of several types are requested together (v100, k80)",
+        ),
+        (
+            ["--time=5", "--gpus=h100:2"],
+            "GPU type 'h100' is not in this cluster, which has K80, V100",
+        ),
         (
             ["--time=5", "--gres=gpu:2,license:1"],
             "--gres=gpu:2,license:1 requests other resources too",
@@ -562,11 +588,18 @@ HADARD_READS = "hadard reads --gpus, --gpus-per-node and --gres=gpu:N"
             ["--time=5", "--gpus=2", "--gres=gpu:2"],
             "GPUs are requested twice, with --gpus and --gres",
         ),
-        (["--time=5", "--gpus-per-task=2"], f"--gpus-per-task is given; {HADARD_READS}"),
         (["--time=5", "--gpus-per-socket=2"], f"--gpus-per-socket is given; {HADARD_READS}"),
         (["--tres-per-task=gres/gpu:2"], f"--tres-per-task is given; {HADARD_READS}"),
         (["--time=5", "--gpus=2", "--nodelist=n1"], "--nodelist is given"),
-        (["--time=5", "--gpus=2", "-C", "v100|p100"], "--constraint is given"),
+        (
+            ["--time=5", "--gpus=2", "-C", "v100|p100"],
+            "no node with GPUs has --constraint=v100|p100",
+        ),
+        (["--time=5", "--gpus=2", "-C", "n1*1"], "--constraint=n1*1 counts nodes"),
+        (
+            ["--time=5", "--gpus=2", "-C", "[n1|n2]"],
+            "--constraint=[n1|n2] asks for one of several features on all nodes",
+        ),
         (["--time=5", "--gpus=2", "--hold"], "--hold is given"),
         (["--time=5", "--gpus=2", ":", "--gpus=1"], "it is a heterogeneous job"),
         (
@@ -579,7 +612,7 @@ HADARD_READS = "hadard reads --gpus, --gpus-per-node and --gres=gpu:N"
             "(GPUs per node x nodes): it has 4 K80, 4 V100 on 3 nodes",
         ),
         (["--time=5", "--gpus=2", "--no-hadar"], "--no-hadar is given"),
-        (["--time=5", "--gpus=a\nb:2"], "a GPU type is named (a\\nb)"),
+        (["--time=5", "--gpus=a\nb:2"], "no GPU types: a\\nb"),
     ],
 )
 def test_other_jobs_are_sbatch_s_alone(site: Site, words: list[str], why: str) -> None:

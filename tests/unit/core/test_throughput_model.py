@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from hadar_slurm.core.gpu_types import GpuFacts
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.core.throughput_model import (
     Origin,
@@ -15,11 +16,13 @@ from hadar_slurm.core.throughput_model import (
     Workload,
     estimated_throughputs,
     published_prior,
-    relative_speed,
 )
 
 K80, P100, V100 = (Place(gpu_type, 1) for gpu_type in ("k80", "p100", "v100"))
-PUBLISHED = {"k80": 240.0, "p100": 732.0, "v100": 900.0}
+PUBLISHED = {
+    name: GpuFacts(bandwidth_gb_s=speed)
+    for name, speed in (("k80", 240.0), ("p100", 732.0), ("v100", 900.0))
+}
 KINDS = tuple(PUBLISHED)
 MINE = Workload("ada", "ResNet-50 (batch size 64)")
 
@@ -148,24 +151,3 @@ def test_all_rates_of_a_gang_come_with_their_origins() -> None:
         "v100": Origin.MEASURED,
         "k80": Origin.SIMILAR,
     }
-
-
-@pytest.mark.parametrize(
-    ("gpu_type", "expected"),
-    [
-        ("V100", 900.0),
-        ("tesla_v100-sxm2-32gb", 900.0),
-        ("nvidia_a100_80gb_pcie", 1935.0),
-        ("a100", 1555.0),
-        ("nvidia_geforce_rtx_2080_ti", 616.0),
-        ("t400", 80.0),
-        ("l40s", 864.0),
-        ("quantum9", None),
-    ],
-)
-def test_a_type_is_found_under_the_names_that_sites_give_it(
-    gpu_type: str, expected: float | None
-) -> None:
-    table = {"v100": 900.0, "a100": 1555.0, "a10": 600.0, "a10080gb": 1935.0, "t4": 320.0}
-    table |= {"t400": 80.0, "l4": 300.0, "l40": 863.0, "l40s": 864.0, "rtx2080ti": 616.0}
-    assert relative_speed(gpu_type, table) == expected

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.gpu_types import Needs
 from hadar_slurm.core.job import Shape, uniform_shapes
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.errors import JobSpecError
@@ -45,6 +46,11 @@ def descriptions(draw: st.DrawFn) -> Description:
         checkpoint=draw(st.booleans()),
         restart_cost_s=draw(st.none() | st.floats(0, 1e9)),
         asks=draw(st.sampled_from([{}, {"gpus": "v100:2,k80"}, {"gres": "gpu:2", "nodes": "1-3"}])),
+        needs=Needs(
+            types=draw(st.sampled_from([(), ("a100_1g.5gb",), ("nvidia_a100-sxm4-80gb", "v100")])),
+            memory_gb=draw(st.floats(0, 1e6)),
+            compute_capability=draw(st.floats(0, 1e3)),
+        ),
         comment=draw(st.text(max_size=30)),
     )
 
@@ -117,6 +123,18 @@ def test_a_comment_of_the_users_own_is_not_ours(comment: str) -> None:
         ({"asks": {"gpus": "2,"}}, "no request for GPUs and nodes"),
         ({"asks": {"nodes": "2\n"}}, "no request for GPUs and nodes"),
         ({"asks": {"priority": "1"}}, "no request for GPUs and nodes"),
+        ({"types": "v100"}, "types, memory_gb or capability .* has the wrong form"),
+        ({"types": [1]}, "types, memory_gb or capability .* has the wrong form"),
+        ({"types": ["V100"]}, "no GPU types: V100"),
+        ({"types": ["v100\n"]}, "no GPU types"),
+        ({"types": ["v100"] * 33}, "no GPU types"),
+        ({"memory_gb": "40"}, "types, memory_gb or capability .* has the wrong form"),
+        ({"memory_gb": -1}, "GPU memory in GB must be 0 to 1e"),
+        ({"memory_gb": float("nan")}, "GPU memory in GB must be 0 to 1e"),
+        ({"memory_gb": 10**400}, "GPU memory in GB must be 0 to 1e"),
+        ({"memory_gb": True}, "GPU memory in GB must be 0 to 1e"),
+        ({"capability": [8]}, "types, memory_gb or capability .* has the wrong form"),
+        ({"capability": 10**400}, "compute capability must be 0 to 1000"),
         ({"rates": [1]}, "rates, limit_s or restart_cost_s .* has the wrong form"),
         ({"rates": None}, "rates, limit_s or restart_cost_s .* has the wrong form"),
         ({"rates": {"v100": "fast"}}, "throughput of v100 must be a number, not 'fast'"),
@@ -162,7 +180,7 @@ json_values = st.recursive(
         st.sampled_from(
             ["workload", "rates", "steps", "gpus", "asks", "shape", "checkpoint", "comment"]
         )
-        | st.just("restart_cost_s"),
+        | st.sampled_from(["restart_cost_s", "types", "memory_gb", "capability"]),
         json_values | st.integers(min_value=10**300),
     )
 )

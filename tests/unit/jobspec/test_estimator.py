@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import some_rates
 
+from hadar_slurm.core.gpu_types import Needs
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.core.throughput_model import Origin, Place, Workload
 from hadar_slurm.jobspec.description import Description
@@ -93,3 +96,23 @@ def test_answers_are_remembered_until_there_is_news(estimator: Estimator) -> Non
     assert estimator.throughputs(job, "ada", KINDS) is first
     estimator.speeds.measure(Workload("ada", "A3C"), Place("v100", 1), 5.0)
     assert estimator.throughputs(job, "ada", KINDS) is not first
+
+
+def test_a_job_has_no_throughput_on_types_that_it_may_not_have(estimator: Estimator) -> None:
+    """Neither by estimates nor by given throughputs; time limits count on the types left."""
+    types = ("v100", "k80", "a100_1g.5gb")
+    whole = Description(limit_s=100.0, workload="job:x")
+    large = replace(whole, needs=Needs(memory_gb=14))
+    for description, expected in ((whole, {"v100", "k80"}), (large, {"v100"})):
+        found = estimator.throughputs(description, "", types)
+        assert {name for name in types if found.on(name, 1) > 0} == expected
+        assert estimator.estimates(description, "", types).keys() == expected
+    speed = estimator.throughputs(large, "", types).on("v100", 1)
+    assert estimator.total_steps(large, estimator.throughputs(large, "", types)) == pytest.approx(
+        100.0 * speed, abs=1
+    )
+    rates = {"v100": 2.0, "k80": 1.0, "a100_1g.5gb": 1.0}
+    given = Description(steps=9, throughputs=rates, needs=Needs(memory_gb=5))
+    found = estimator.throughputs(given, "", types)
+    # A throughput that is given for a slice names it.
+    assert {name for name in types if found.on(name, 1) > 0} == set(types)

@@ -31,13 +31,17 @@ from hadar_slurm.slurm.client.state import read_all, waits_for_nodes
 MARK = "#0123"
 QUEUE = (
     "1|1|CANCELLED|None|0|root|main|4294901759|(null)||n1|1|gres:gpu:1|N/A|N/A|N/A|0|"
-    "1795259392|1795259393|1795259473|(null)|N/A|1|10|(null)|(null)#0123(null)#0123(null)#0123\n"
+    "1795259392|1795259393|1795259473|(null)|N/A|1|10|(null)|"
+    "(null)#0123(null)#0123(null)#0123(null)#0123\n"
     "6|6|COMPLETED|None|0|root|main|4294901756|(null)|n1|n1|1|gres:gpu:1|N/A|N/A|N/A|0|"
-    "1795259474|1795259474|1795259474|(null)|N/A|1|0|(null)|(null)#0123(null)#0123(null)#0123\n"
+    "1795259474|1795259474|1795259474|(null)|N/A|1|0|(null)|"
+    "(null)#0123(null)#0123(null)#0123(null)#0123\n"
     "3_1|3|PENDING|JobHeldUser|0|root|main|0|(null)|||1|N/A|gres:gpu:k80:2|N/A|N/A|0|"
-    "1795259474|N/A|N/A|(null)|N/A|1|0|high|a|b#0123lic:1#0123one|two\nthree #0 #0123\n"
+    "1795259474|N/A|N/A|(null)|N/A|1|0|high|"
+    "a|b#0123lic:1#0123v100|k80#0123one|two\nthree #0 #0123\n"
     "4|4|RUNNING|None|0|root|main|4294901757|(null)||n1|1|gres:gpu:v100:1|N/A|N/A|N/A|0|"
-    "1795259474|1795259474|1826795474|(null)|N/A|1|0|(null)|(null)#0123(null)#0123(null)#0123\n"
+    "1795259474|1795259474|1826795474|(null)|N/A|1|0|(null)|"
+    "(null)#0123(null)#0123(null)#0123(null)#0123\n"
 )
 NODES = (
     "NodeName=n1 Arch=x86_64 CoresPerSocket=16  CPUAlloc=2 CPUEfctv=16 CPUTot=16 CPULoad=0.52 "
@@ -82,6 +86,7 @@ def test_the_queue_is_read() -> None:
     assert running.gpus_per_node == (("v100", 1),)
     assert (held.qos, held.account, held.licenses) == ("high", "a|b", "lic:1")
     assert (running.qos, running.account, running.licenses) == ("", "", "")
+    assert (held.features, running.features) == ("v100|k80", "")
     assert (completed.exit_status, cancelled.exit_status) == (0, 10)
     assert (running.submitted_s, running.request.num_nodes, running.comment) == (
         1795259474.0,
@@ -97,9 +102,9 @@ def test_an_empty_queue_is_read() -> None:
 
 def test_squeue_is_asked_for_the_fields_that_are_read() -> None:
     """There is one field for each value of a record; free texts are last and end with the mark."""
-    *fixed, account, licenses, comment = parse.QUEUE.argument(MARK).split(",")
+    *fixed, account, licenses, features, comment = parse.QUEUE.argument(MARK).split(",")
     assert (account, licenses) == (f"Account:{MARK}", f"Licenses:{MARK}")
-    assert comment == f"Comment:{MARK}"
+    assert (features, comment) == (f"Feature:{MARK}", f"Comment:{MARK}")
     assert all(part.endswith(":|") for part in fixed)
     assert len(fixed) == QUEUE.split(MARK)[0].count("|")
 
@@ -113,7 +118,7 @@ def with_field(index: int, text: str) -> str:
 def with_texts(account: str, comment: str) -> str:
     """Return a record with texts chosen by a user."""
     head = QUEUE.split("#0123\n")[3].split(MARK)[0].rpartition("|")[0]
-    return f"{head}|{account}{MARK}(null){MARK}{comment}{MARK}\n"
+    return f"{head}|{account}{MARK}(null){MARK}(null){MARK}{comment}{MARK}\n"
 
 
 ANY_TEXT = st.text(st.sampled_from("ab|#\n,:{}\"' \u2028é"), max_size=30)
@@ -140,7 +145,7 @@ def test_a_forged_record_stays_in_its_comment() -> None:
     [
         (QUEUE[:-3], "the last record is not whole"),
         (QUEUE + "squeue: something else", "the last record is not whole"),
-        ("1|2|3#0123#0123#0123\n", "expected 28 fields"),
+        ("1|2|3#0123#0123#0123#0123\n", "expected 29 fields"),
         (with_field(4, "root"), "invalid literal"),
         (with_field(7, "high"), "invalid literal"),
         (with_field(17, "yesterday"), "could not convert"),

@@ -40,7 +40,7 @@ def request_of(*words: str, script: str = "") -> SbatchRequest:
         (["--gres=license:2"], []),
         (["--tres-per-task=cpu:2"], []),
         (["--tres-per-task=gres/gpu:2"], [("tres-per-task", 0, ())]),
-        (["--gpus-per-task=v100:2", "-G8"], [("gpus", 8, ()), ("gpus-per-task", 0, ())]),
+        (["--gpus-per-task=v100:2", "-G8"], [("gpus", 8, ()), ("gpus-per-task", 2, ("v100",))]),
     ],
 )
 def test_options_that_ask_for_gpus(words: list[str], expected: list[GpuOption]) -> None:
@@ -49,7 +49,7 @@ def test_options_that_ask_for_gpus(words: list[str], expected: list[GpuOption]) 
 
 @given(st.lists(GPU_WORDS, max_size=3), VALUES)
 def test_any_words_are_left_described_or_refused(words: list[str], limit: str) -> None:
-    """A job that is not left to Slurm requests GPUs of any type and has a limit."""
+    """A job that is not left to Slurm requests GPUs of one type or any."""
     request = request_of(*words, f"--time={limit}")
     why = why_left(request)
     assert Decision(False, why).line.startswith("plain Slurm places this job: ")
@@ -61,7 +61,10 @@ def test_any_words_are_left_described_or_refused(words: list[str], limit: str) -
         return
     assert description.gpus > 0
     assert description.limit_s > 0
-    assert "of any type" in summary(description, request, TABLE)
+    named = {name.lower() for option in request.gpus for name in option.gpu_types}
+    assert set(description.needs.types) == named
+    expected = "of any type" if not named else f"of type {named.pop()}"
+    assert expected in summary(description, request, TABLE)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +73,21 @@ def test_any_words_are_left_described_or_refused(words: list[str], limit: str) -
         (["--gpus=1", "--time=90"], "1 GPU of any type, up to 1:30:00"),
         (["--gres=gpu:2", "-N2", "--time=2-0"], "4 GPUs of any type on 2 nodes, up to 2-0:00:00"),
         (["--gpus=v100:2", "--hadar-steps=1"], "2 GPUs of type v100, 1 step"),
+        (["--gres=gpu:V100:2", "-t60"], "2 GPUs of type v100, up to 1:00:00"),
+        (
+            ["--gpus=v100:2", "--hadar-types=V100, h100", "-t60"],
+            "2 GPUs of type v100 or h100, up to 1:00:00",
+        ),
+        (
+            ["-G1", "--hadar-gpu-memory=40G", "--hadar-compute-capability=8.6", "-t60"],
+            "1 GPU of any type with 40 GB and compute capability 8.6, up to 1:00:00",
+        ),
+        (["--gpus-per-task=1", "-n4", "-t60"], "4 GPUs of any type, up to 1:00:00"),
+        (
+            ["--gpus-per-task=k80:1", "-N2", "--ntasks-per-node=2", "-t60"],
+            "4 GPUs of type k80 on 2 nodes, up to 1:00:00",
+        ),
+        (["--gpus=4", "--gpus-per-task=2", "-t60"], "4 GPUs of any type, up to 1:00:00"),
         (["--hadar-gang=2x2", "--hadar-steps=9"], "4 GPUs of any type on 2 nodes, 9 steps"),
         (
             ["--hadar-steps=9", "--hadar-copies=3"],
@@ -88,8 +106,8 @@ def test_what_hadard_places_in_a_few_words(words: list[str], expected: str) -> N
 
 
 def test_lines_of_a_script_count_as_words() -> None:
-    assert why_left(request_of(script="#!/bin/sh\n#SBATCH --gpus=k80:1\n")) == (
-        "a GPU type is named (k80)"
+    assert why_left(request_of(script="#!/bin/sh\n#SBATCH --gpus=k80:1,p4:1\n")) == (
+        "GPUs of several types are requested together (k80, p4)"
     )
     assert why_left(request_of("-G1", script="#SBATCH -t5\n#SBATCH -H\n")) == "--hold is given"
     assert why_left(request_of("-G1", script="#SBATCH -t5\n#HADAR --no-hadar\n")) == (

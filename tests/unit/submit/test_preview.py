@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 
 import pytest
 from builders import a_cluster, some_rates
 
 from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.core.gpu_types import GpuFacts, Needs
 from hadar_slurm.core.job import Shape
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.jobspec.description import Description
@@ -18,7 +20,15 @@ from hadar_slurm.submit.preview import TypePreview, as_json, as_text, choices
 
 TABLE = ThroughputTable("test", {"A": some_rates(V100=10.0, K80=1.0, P100=0.0)})
 # An H100 is twice as fast as a V100.
-ESTIMATOR = Estimator(TABLE, {"v100": 2.0, "k80": 0.2, "h100": 4.0})
+ESTIMATOR = Estimator(
+    TABLE,
+    {
+        "v100": GpuFacts(2.0, 16.0, 7.0),
+        "k80": GpuFacts(0.2, 12.0, 3.7),
+        "p100": GpuFacts(None, 16.0, 6.0),
+        "h100": GpuFacts(4.0, 80.0, 9.0),
+    },
+)
 CLUSTER = a_cluster("4xV100,4xK80,1xP100,8xH100")
 
 
@@ -45,7 +55,20 @@ def test_a_job_with_a_time_limit_alone_has_hours_and_no_speed() -> None:
     found = choices(Description(limit_s=7200.0, workload="job:x"), CLUSTER, ESTIMATOR)
     slow = found[-1]
     assert (slow.gpu_type, slow.steps_per_s, slow.hours) == ("K80", None, pytest.approx(2.0))
-    assert "?" in as_text(call(Description(limit_s=7200.0, workload="job:x")), ESTIMATOR)
+    assert "?" in as_text(call(Description(limit_s=7200.0, workload="job:x")))
+
+
+def test_a_type_that_is_not_what_the_job_needs_comes_with_the_reason() -> None:
+    """The table says of each type that the job may not have why."""
+    needs = Needs(types=("v100", "h100"), memory_gb=40)
+    found = {one.gpu_type: one for one in choices(replace(job(), needs=needs), CLUSTER, ESTIMATOR)}
+    assert {name: one.why_not for name, one in found.items()} == {
+        "H100": "",
+        "V100": "its memory is 16 GB, 40 GB is needed",
+        "K80": "only v100, h100 may be used",
+        "P100": "only v100, h100 may be used",
+    }
+    assert found["H100"].hours == 0.5
 
 
 @pytest.mark.parametrize(
@@ -78,12 +101,13 @@ def test_rates_of_its_own_outweigh_the_table() -> None:
 
 def call(description: Description | None = None, cluster: Cluster | None = CLUSTER) -> Call:
     argv, variables = ("sbatch", "--hold", "a b"), {"HADAR_SPOOL": "/x y"}
-    return Call(argv, Decision(False, "because"), variables, ("n",), description, cluster)
+    decision = Decision(False, "because")
+    return Call(argv, decision, variables, ("n",), description, cluster, ESTIMATOR)
 
 
 def test_the_call_can_be_pasted_into_a_shell() -> None:
     """The call includes the variables of hadar-sbatch; the table follows."""
-    first, empty, head, best, *rest = as_text(call(job()), ESTIMATOR).splitlines()
+    first, empty, head, best, *rest = as_text(call(job())).splitlines()
     assert shlex.split(first) == ["HADAR_SPOOL=/x y", "sbatch", "--hold", "a b"]
     assert (empty, head.split()) == (
         "",
@@ -98,14 +122,14 @@ def test_the_call_can_be_pasted_into_a_shell() -> None:
 @pytest.mark.parametrize("one", [call(), call(job(), None)])
 def test_without_a_job_of_ours_or_a_cluster_there_is_no_table(one: Call) -> None:
     """Without a description or a cluster only the call is printed."""
-    assert len(as_text(one, ESTIMATOR).splitlines()) == 1
-    assert json.loads(as_json(one, ESTIMATOR))["choices"] == []
+    assert len(as_text(one).splitlines()) == 1
+    assert json.loads(as_json(one))["choices"] == []
 
 
 def test_json_tells_the_same() -> None:
     """The JSON has the same data; the job's id is null before the submission."""
     one = call(job(v100=20.0), a_cluster("4xV100,4xK80"))
-    assert json.loads(as_json(one, ESTIMATOR)) == {
+    assert json.loads(as_json(one)) == {
         "job": None,
         "cluster": None,
         "taken": False,
@@ -121,4 +145,4 @@ def test_json_tells_the_same() -> None:
              "spread": None, "why_not": "no throughput is given"},
         ],
     }  # fmt: skip
-    assert json.loads(as_json(call(), ESTIMATOR, "7", "c"))["job"] == "7"
+    assert json.loads(as_json(call(), "7", "c"))["job"] == "7"

@@ -465,10 +465,14 @@ def test_a_model_that_nobody_has_measured_is_no_fault(words: list[str], said: st
         ([*OWN, "--hadar-model=ResNet-50", "--hadar-batch-size=x"], "--hadar-batch-size 'x'"),
         ([*OWN, "--gpus=0"], "GPUs must be a whole number, 1 to"),
         ([*OWN, "--gpus-per-node=2", "--nodes=many"], "--nodes 'many': expected a whole number"),
+        ([*OWN, "--hadar-gpu-memory=big"], "--hadar-gpu-memory 'big': expected a size such as 40G"),
+        ([*OWN, "--hadar-types=a100,,k80"], "--hadar-types 'a100,,k80': expected types such as"),
+        ([*OWN, "--hadar-types=a 100"], "no GPU types: a 100"),
+        ([*OWN, "--hadar-compute-capability=x"], "--hadar-compute-capability 'x': expected"),
         ([*OWN, "--hadar-gang=100000000000"], "GPUs must be a whole number, 1 to"),
         ([*OWN, "--hadar-steps=1" + "0" * 30], "steps must be a whole number, 1 to"),
         ([*OWN, "--gpus=3", "-N2", "--ntasks-per-node=1"], "3 GPUs do not divide evenly"),
-        ([*OWN, "--gpus-per-task=2"], "--gpus-per-task is given: give the total number of GPUs"),
+        ([*OWN, "--gpus-per-task=1", "-n3", "-N2"], "3 GPUs do not divide evenly over 2 nodes"),
         ([*OWN, "--gpus-per-socket=2"], "--gpus-per-socket is given: give the total"),
     ],
 )  # fmt: skip
@@ -484,7 +488,7 @@ def test_a_comment_that_is_too_long_is_told() -> None:
 
 
 def fits(words: Sequence[str], cluster: str) -> None:
-    check_fits(described([*words, "job.sh"]), a_cluster(cluster))
+    check_fits(described([*words, "job.sh"]), a_cluster(cluster), ESTIMATOR)
 
 
 @pytest.mark.parametrize(
@@ -495,6 +499,8 @@ def fits(words: Sequence[str], cluster: str) -> None:
         ([*OWN, "--hadar-gang=4"], "1xV100,1xV100,1xK80,1xK80+4xP100"),
         ([*OWN, "--hadar-gang=2x2"], "2xV100,4xK80"),
         (["--hadar-steps=1", "--hadar-throughput=V100=1"], "1xv100"),
+        ([*OWN, "--hadar-types=a100,k80", "--hadar-gpu-memory=40G"], "2xA100,2xK80"),
+        ([*OWN, "--gpus=a100_1g.5gb:2"], "2xa100_1g.5gb"),
     ],
 )
 def test_a_gang_that_the_cluster_could_hold_is_taken(words: list[str], cluster: str) -> None:
@@ -514,6 +520,14 @@ def test_a_gang_that_the_cluster_could_hold_is_taken(words: list[str], cluster: 
             "2xV100,1xK80",
             "GPU type 'a100' is not in this cluster, which has K80, V100",
         ),
+        (
+            [*OWN, "--hadar-gpu-memory=40G"],
+            "2xV100,1xK80",
+            "no GPU type of this cluster suits the job: K80: its memory is 12 GB, 40 GB is needed; "
+            "V100: its memory is 16 GB, 40 GB is needed",
+        ),
+        ([*OWN, "--hadar-gang=2", "--hadar-gpu-memory=40G"], "2xV100,1xA100", "hold the gang 2x1"),
+        ([*OWN], "4xa100_1g.5gb", "it is a slice of a GPU, and whole GPUs are requested"),
     ],
 )
 def test_a_gang_that_the_cluster_can_never_hold_is_refused(
