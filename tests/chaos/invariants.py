@@ -153,7 +153,8 @@ def fate(task: Task, past: Past | None, requeues: Sequence[float]) -> Finding | 
             return None
         return Finding(LOST, task.key, last.ended_s, "cancelled, and by no user")
     if last.state != "COMPLETED":
-        had_all = any(len(job.gpus) == task.gpus for _, job in past.changes)
+        run = [job for _, job in past.changes if job.restarts == last.restarts]
+        had_all = any(len(job.gpus) == task.gpus for job in run)
         apart = "" if had_all else _started_by_slurm(last)
         return Finding(LOST, task.key, last.ended_s, f"it ended as {last.state}", apart)
     return _after_cancel(task, past, requeues)

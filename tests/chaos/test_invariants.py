@@ -146,12 +146,15 @@ def test_how_jobs_end() -> None:
 def test_a_job_that_slurm_alone_starts_without_gpus_is_not_hadards_doing() -> None:
     """Such a job is counted apart, unless hadard has pinned it."""
     for nodes in ("", "n1"):
-        bare = replace(RUNNING, gpus=frozenset(), requested_nodes=nodes)
-        past = a_past(bare, replace(DONE, state="FAILED", requested_nodes=nodes))
-        finding = fate(a_task(), past, ())
-        assert finding is not None
+        bare = replace(RUNNING, gpus=frozenset(), requested_nodes=nodes, restarts=1)
+        failed = replace(DONE, state="FAILED", requested_nodes=nodes, restarts=1)
         (whole,) = incomplete_gangs(a_sample(bare), {"7": a_task()})
-        assert bool(finding.apart) is bool(whole.apart) is (nodes == "")
+        assert bool(whole.apart) is (nodes == "")
+        # Also after a run with all of them.
+        for past in (a_past(bare, failed), a_past(RUNNING, bare, failed)):
+            finding = fate(a_task(), past, ())
+            assert finding is not None
+            assert bool(finding.apart) is (nodes == "")
 
 
 def test_a_cancelled_job_must_not_come_back() -> None:
