@@ -9,6 +9,7 @@ error of the clock. Every plan is compared with that of a newly started daemon.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -306,9 +307,28 @@ def stay_with(parent: int) -> None:
     die()
 
 
+@dataclass(eq=False)
+class Failures(logging.Handler):
+    """Notes the exceptions that hadard logs."""
+
+    control: Control
+
+    def __post_init__(self) -> None:
+        super().__init__(logging.ERROR)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note one."""
+        if record.exc_info:
+            error = record.exc_info[1]
+            text = f"{record.getMessage()}: {type(error).__name__}: {error}"
+            self.control.note("failures", text=text)
+
+
 def main(words: Sequence[str]) -> int:
     """Run hadard until it ends."""
     control = Control(Path(words[0]))
+    for name in ("hadar_slurm", "hadard"):
+        logging.getLogger(name).addHandler(Failures(control))
     threading.Thread(target=stay_with, args=(os.getppid(),), daemon=True).start()
     control.begin()
     saboteur = Saboteur(control)

@@ -92,11 +92,11 @@ KILL_POINTS = (
     *((step, when) for step in ("look", "plan", "queue") for when in ("before", "after")),
     *(
         (step, when)
-        for step in ("ask", "requeue", "hold", "pin", "release")
+        for step in ("ask", "requeue", "hold", "pin", "release", "steer")
         for when in ("before", "inside", "after")
     ),
 )
-CHANGES = ("ask", "requeue", "pin", "release")
+CHANGES = ("ask", "requeue", "pin", "release", "steer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ WHOLE = "a running job has all of its GPUs"
 FREE = "no job waits for a hadard that is gone"
 SAME = "a restart does not change the plan"
 WELL = "everything recovers"
-INVARIANTS = (LOST, TRAINED, APART, WHOLE, FREE, SAME, WELL)
+SOUND = "no round fails by an error of hadard's"
+INVARIANTS = (LOST, TRAINED, APART, WHOLE, FREE, SAME, WELL, SOUND)
 
 # Slurm's reason for holding a job that its node did not launch, until an operator releases it.
 LAUNCH_FAILED = "launch_failed_requeued_held"
@@ -224,6 +225,12 @@ def two_at_once(history: str) -> bool:
         for i, (start, end) in enumerate(spans)
         for other_start, other_end in spans[:i]
     )
+
+
+def failures(notes: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Yield every exception that hadard has logged: Slurm's faults and full disks raise none."""
+    for note in notes:
+        yield Finding(SOUND, "", note["time_s"], note["text"])
 
 
 def plan_differences(notes: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:

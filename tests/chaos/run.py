@@ -17,6 +17,7 @@ from chaos.invariants import (
     TRAINED,
     WELL,
     Finding,
+    failures,
     fate,
     kept_by_begin_time,
     plan_differences,
@@ -199,6 +200,7 @@ class Run:
         self.world.fetch()
         self.findings += self.observer.findings
         self.findings += plan_differences(self.world.control.notes("plans"))
+        self.findings += failures(self.world.control.notes("failures"))
         requeues = self._requeues()
         for key, task in self.workload.tasks.items():
             self.findings += self._reckoned(key, task, requeues.get(key, ()))

@@ -23,6 +23,7 @@ from hadar_slurm.slurm.client.updates import (
     SetRequest,
     SetStartNow,
     SignalCheckpoint,
+    Steer,
     Update,
 )
 
@@ -35,6 +36,7 @@ _STEPS = {
     SetStartNow: "release",
     Release: "release",
     Prefer: "prefer",
+    Steer: "steer",
 }
 
 
