@@ -220,7 +220,7 @@ class Watched:
         replayed = Replayed(self.seen)
         backend = daemon.backend_of(self.config, replayed, self.world, mode)
         backend.is_off = lambda: is_off
-        fresh = backend.observe()
+        fresh = backend.observe().for_policies
         known = snapshot.by_id
         # A progress report written in between, even a job's first, does not count.
         jobs = [
@@ -276,12 +276,14 @@ def _as_before(job: Job, known: Job) -> Job:
 def with_what_was_learnt(fresh: Snapshot, snapshot: Snapshot) -> Snapshot:
     """Return a fresh snapshot with the nodes that the other one excludes after pin timeouts.
 
-    A newly started daemon does not have these exclusions.
+    Also without the waiting jobs that a limit keeps out of it. A newly started daemon knows neither
+    of these.
     """
     known = snapshot.by_id
     jobs = [
         known[job.job_id] if job.job_id in known and _is_kept_off(known[job.job_id], job) else job
         for job in fresh.jobs
+        if job.job_id in known or job.phase is not Phase.QUEUED
     ]
     return replace(fresh, jobs=tuple(jobs))
 
