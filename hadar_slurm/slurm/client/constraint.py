@@ -15,6 +15,8 @@ from hadar_slurm.errors import JobSpecError
 Allows = Callable[[Collection[str]], bool]
 
 _TOKEN = re.compile(r"\s*([&|,()\[\]*]|[^&|,()\[\]*\s]+)")
+# Parentheses within parentheses take stack.
+_MOST_TOKENS = 200
 
 
 @lru_cache(maxsize=4096)
@@ -27,6 +29,8 @@ def allows(constraint: str, num_nodes: int = 1) -> Allows:
     tokens = _TOKEN.findall(constraint)
     if not tokens:
         return lambda features: True
+    if len(tokens) > _MOST_TOKENS:
+        raise JobSpecError(f"--constraint has more than {_MOST_TOKENS} parts")
     found, rest = _expression(tokens, constraint, num_nodes)
     if rest:
         raise JobSpecError(f"--constraint={constraint}: {rest[0]!r} is not expected")

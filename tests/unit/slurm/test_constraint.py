@@ -52,6 +52,7 @@ def test_the_nodes_of_a_constraint(constraint: str, expected: str) -> None:
         ("v100&", 1, "a feature is missing"),
         ("|v100", 1, "a feature is missing"),
         ("v100 a100", 1, "'a100' is not expected"),
+        ("(" * 5000, 1, "more than 200 parts"),
     ],
 )
 def test_a_constraint_that_slurm_alone_reads(constraint: str, num_nodes: int, words: str) -> None:
