@@ -206,7 +206,8 @@ class Watched:
         """Return the snapshot that a newly started daemon would build from the last reading.
 
         It depends on the mode, and on the disable file, which may have changed since the reading.
-        The matching snapshot is the one that differs in the fewest jobs.
+        The matching snapshot is the one that lacks the fewest jobs, and then has the fewest others:
+        it may have jobs that a learnt limit keeps out of the other one.
         """
         views = [
             self._view_of(mode, snapshot, is_off=is_off)
@@ -214,7 +215,9 @@ class Watched:
             for is_off in (False, True)
         ]
         known = snapshot.by_id.keys()
-        return min(views, key=lambda view: len(known ^ view.by_id.keys()))
+        keys = [view.by_id.keys() for view in views]
+        best = min(range(len(views)), key=lambda at: (len(known - keys[at]), len(keys[at] - known)))
+        return views[best]
 
     def _view_of(self, mode: Mode, snapshot: Snapshot, *, is_off: bool) -> Snapshot:
         replayed = Replayed(self.seen)
