@@ -172,11 +172,13 @@ def _after_cancel(task: Task, past: Past, requeues: Sequence[float]) -> Finding 
     return Finding(LOST, task.key, ended_s, what, apart)
 
 
-def kept_by_begin_time(task: Task, past: Past, requeues: Sequence[float], limit_s: float) -> float:
-    """Return for how long its begin time kept a job that hadard had requeued from starting.
+def kept_by_begin_time(
+    task: Task, past: Past, requeues: Sequence[float], limit_s: float
+) -> tuple[float, float]:
+    """Return for how long its begin time kept a job that hadard had requeued, and since when.
 
     Slurm delays a requeued job by two minutes; hadard has to remove that delay. Returns 0 for
-    delays within the limit, and after requeues by others.
+    delays within the limit, and after requeues by others. The time is that of the requeue.
     """
     ends = [time_s for time_s, _ in past.changes[1:]] + [past.seen_s]
     for (begun_s, job), end_s in zip(past.changes, ends, strict=True):
@@ -186,8 +188,8 @@ def kept_by_begin_time(task: Task, past: Past, requeues: Sequence[float], limit_
         restarts = [t for t in requeues if t <= begun_s]
         others = [t for t, other in past.changes if t <= begun_s and other.state == "RUNNING"]
         if restarts and (not others or restarts[-1] >= others[-1]):
-            return end_s - begun_s
-    return 0.0
+            return end_s - begun_s, restarts[-1]
+    return 0.0, 0.0
 
 
 def segments_in(history: str) -> list[dict[str, Any]]:

@@ -224,11 +224,12 @@ class Run:
             yield wrong
         if past is None:
             return
-        if kept_s := kept_by_begin_time(task, past, requeues, STATED_S + RELEASE_S):
+        kept_s, requeued_s = kept_by_begin_time(task, past, requeues, STATED_S + RELEASE_S)
+        if kept_s:
             what = (
                 f"requeued by hadard, then kept from starting for {kept_s:.0f} s by its begin time"
             )
-            apart = "its user released it" if task.released_s > max(requeues) else ""
+            apart = "its user released it" if task.released_s > requeued_s else ""
             yield Finding(FREE, key, past.seen_s, what, apart)
         if past.last.state != "COMPLETED":
             return

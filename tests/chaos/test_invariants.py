@@ -174,11 +174,11 @@ def test_a_job_must_not_wait_for_the_begin_time_of_our_requeue() -> None:
     kept = replace(FREE_JOB, reason="BeginTime", restarts=1)
     past = a_past(RUNNING, HELD, kept, RUNNING, every_s=30.0)
     ours = [125.0]
-    assert kept_by_begin_time(a_task(), past, ours, 20.0) == 30.0
-    assert not kept_by_begin_time(a_task(), past, ours, 40.0)
-    assert not kept_by_begin_time(a_task(), past, (), 20.0)
-    assert not kept_by_begin_time(a_task(), past, [90.0], 20.0)
-    assert not kept_by_begin_time(a_task(kind="plain"), past, ours, 20.0)
+    assert kept_by_begin_time(a_task(), past, [*ours, 500.0], 20.0) == (30.0, ours[-1])
+    assert kept_by_begin_time(a_task(), past, ours, 40.0) == (0.0, 0.0)
+    assert kept_by_begin_time(a_task(), past, (), 20.0) == (0.0, 0.0)
+    assert kept_by_begin_time(a_task(), past, [90.0], 20.0) == (0.0, 0.0)
+    assert kept_by_begin_time(a_task(kind="plain"), past, ours, 20.0) == (0.0, 0.0)
 
 
 def lines(*spans: tuple[int, int], start_s: float = 0.0) -> str:
