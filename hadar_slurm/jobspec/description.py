@@ -119,6 +119,13 @@ class Description:
             raise JobSpecError(f"restart cost must be 0 to {MAX_RESTART_S:g} s, not {cost_s!r}")
 
     @property
+    def num_nodes(self) -> str:
+        """Return the number of nodes that the job asks for, as a range such as `1-4`."""
+        least = self.shape.nodes if self.shape else 1
+        given = self.asks.get("nodes", f"{least}-{least if self.shape else self.gpus}")
+        return given if "-" in given else f"{given}-{given}"
+
+    @property
     def shapes(self) -> tuple[Shape, ...]:
         """Return the layouts that the job may have."""
         return (self.shape,) if self.shape else uniform_shapes(self.gpus)

@@ -11,6 +11,7 @@ from functools import cached_property
 from hadar_slurm.core.cluster import Cluster, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.errors import SlurmRefused
+from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client import parse
 from hadar_slurm.slurm.client.constraint import allows
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow, asked_nodes
@@ -69,7 +70,10 @@ class SlurmState:
     def request(self, row: QueueRow) -> Request:
         """Return what a pending job asks for, in a form that may be set again unchanged."""
         if row.restarts > 0:
-            # Slurm shows the number of nodes of the last run, not the requested one.
+            # Slurm shows the number of nodes of the last run, not the requested one, and refuses
+            # more nodes than tasks.
+            if (description := decode_or_none(row.comment)) is not None:
+                return replace(row.request, num_nodes=description.num_nodes)
             least = row.request.num_nodes.partition("-")[0]
             return replace(row.request, num_nodes=f"{least}-{least}")
         shown = self.num_nodes.get(row.key, "")

@@ -105,10 +105,6 @@ def first_sight(
 def described_request(description: Description, version: tuple[int, int]) -> Request:
     """Return the request that a description stands for, where the original is not known."""
     gpu, shape, asks = f"{gres_prefix(version)}gpu", description.shape, description.asks
-    least = shape.nodes if shape else 1
-    num_nodes = asks.get("nodes", f"{least}-{least if shape else description.gpus}")
-    if "-" not in num_nodes:
-        num_nodes = f"{num_nodes}-{num_nodes}"
     given = {_KEYS[name]: _gres(gpu, text) for name, text in asks.items() if name in _KEYS}
     if not given and shape is not None:
         given = {"per_node": f"{gpu}:{shape.gpus_per_node}"}
@@ -117,7 +113,7 @@ def described_request(description: Description, version: tuple[int, int]) -> Req
     parts = ("per_job", "per_node", "per_task", "per_socket")
     per_job, per_node, per_task, per_socket = (given.get(part, "") for part in parts)
     return Request(
-        num_nodes=num_nodes,
+        num_nodes=description.num_nodes,
         per_job=per_job,
         per_node=per_node,
         per_task=per_task,

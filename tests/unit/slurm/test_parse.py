@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from builders import a_gang
+from builders import a_gang, a_queue_row
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import JobId, Node, NodeName
+from hadar_slurm.core.job import Shape
 from hadar_slurm.errors import SlurmOutputError, SlurmRefused
+from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.client import parse
 from hadar_slurm.slurm.client.parse import (
     asked_nodes,
@@ -26,7 +28,8 @@ from hadar_slurm.slurm.client.parse import (
     takes_work,
 )
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.client.state import read_all, waits_for_nodes
+from hadar_slurm.slurm.client.state import SlurmState, read_all, waits_for_nodes
+from hadar_slurm.slurm.client.updates import Request
 
 MARK = "#0123"
 QUEUE = (
@@ -455,3 +458,25 @@ def test_a_job_that_excludes_nodes_is_set_apart(tmp_path: Path) -> None:
     assert reading.set_apart_by_detail == {"3_1"}
     assert reading.request(reading.queue[JobId("3_1")]).num_nodes == "1-2"
     assert reading.request(reading.queue[JobId("4")]).num_nodes == "1-10000"
+
+
+@pytest.mark.parametrize(
+    ("description", "num_nodes"),
+    [
+        (Description(steps=1, gpus=4, workload="A"), "1-4"),
+        (Description(steps=1, gpus=4, workload="A", shape=Shape(2, 2)), "2-2"),
+        (Description(steps=1, gpus=4, workload="A", asks={"gpus": "4", "nodes": "2-3"}), "2-3"),
+        (None, "2-2"),
+    ],
+)
+def test_a_job_that_has_run_asks_for_the_nodes_of_its_description(
+    description: Description | None, num_nodes: str
+) -> None:
+    """Slurm shows how many nodes it had last, which may be more than it has tasks."""
+    row = a_queue_row(
+        key=JobId("1"),
+        restarts=1,
+        request=Request(num_nodes="2", per_job="gres:gpu:4"),
+        comment="" if description is None else encode(description),
+    )
+    assert SlurmState({row.key: row}, (), {}).request(row).num_nodes == num_nodes
