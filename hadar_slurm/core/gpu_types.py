@@ -28,14 +28,12 @@ class GpuFacts:
     # Of CUDA, such as 8.0.
     compute_capability: float | None = None
 
-    def over(self, other: GpuFacts) -> GpuFacts:
-        """Return this, with the values of `other` where it has none."""
-        given = {name: value for name in self.__slots__ if (value := getattr(self, name))}
-        return replace(other, **given)
-
 
 # By name, in lower case.
 KnownTypes = Mapping[str, GpuFacts]
+# A site's own values by the name of the type: those of `GpuFacts`.
+OwnTypes = Mapping[str, Mapping[str, float]]
+NO_TYPES: OwnTypes = {}
 
 
 def is_slice(name: str) -> bool:
@@ -47,7 +45,7 @@ def facts_of(name: str, known: KnownTypes) -> GpuFacts:
     """Return what is known of a type by whatever name a site gives it.
 
     Of all known names that are part of it the longest counts: `nvidia_a100_80gb` is an `a10080gb`
-    rather than an `a100` or an `a10`. The memory that a name tells wins over the known one.
+    rather than an `a100` or an `a10`. Memory in the name wins over the known one.
     """
     lower = name.lower()
     if lower in known:
@@ -77,12 +75,10 @@ def parse_gpu_types(text: str) -> dict[str, GpuFacts]:
     return {name: GpuFacts(**row) for name, row in json.loads(text)["gpu_types"].items()}
 
 
-def with_own(known: KnownTypes, own: Mapping[str, Mapping[str, float]]) -> dict[str, GpuFacts]:
+def with_own(known: KnownTypes, own: OwnTypes) -> dict[str, GpuFacts]:
     """Return the known types with a site's own values over them."""
-    found = dict(known)
-    for name, values in own.items():
-        found[name.lower()] = GpuFacts(**values).over(facts_of(name, known))
-    return found
+    own_facts = {k.lower(): replace(facts_of(k, known), **values) for k, values in own.items()}
+    return {**known, **own_facts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +118,5 @@ _UNITS = {"": 1.0, "g": 1.0, "gb": 1.0, "m": 1e-3, "mb": 1e-3, "t": 1e3, "tb": 1
 def parse_memory_gb(text: str) -> float | None:
     """Return GB from `40`, `40G`, `40GB` or `40000M`; None for anything else."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", text.strip().lower())
-    if found is None or found[2].replace("ib", "b") not in _UNITS:
-        return None
-    return float(found[1]) * _UNITS[found[2].replace("ib", "b")]
+    unit = _UNITS.get(found[2].replace("ib", "b")) if found else None
+    return float(found[1]) * unit if found and unit else None

@@ -9,10 +9,17 @@ measurements of this workload and of similar ones on this cluster replace both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hadar_slurm.core import throughput_model as model
-from hadar_slurm.core.gpu_types import KnownTypes, parse_gpu_types, with_own
+from hadar_slurm.core.gpu_types import (
+    NO_TYPES,
+    GpuFacts,
+    KnownTypes,
+    OwnTypes,
+    parse_gpu_types,
+    with_own,
+)
 from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable
 from hadar_slurm.core.throughput_model import Estimate, Origin, ThroughputModel, Workload
 from hadar_slurm.jobspec.description import Description
@@ -24,9 +31,6 @@ _STEPS_A_SECOND = 1000.0
 _MOST_KNOWN = 20_000
 
 Known = tuple[Throughputs, Mapping[str, Estimate]]
-# A site's own values of GPU types, by name: those of `GpuFacts`.
-OwnTypes = Mapping[str, Mapping[str, float]]
-NO_TYPES: OwnTypes = {}
 
 
 @dataclass
@@ -47,17 +51,18 @@ class Estimator:
         own_types: OwnTypes = NO_TYPES,
     ) -> Estimator:
         """Return an estimator with the GPU types that the package knows, a site's own over them."""
-        known = parse_gpu_types(data_file("gpu_types.json").read_text(encoding="utf-8"))
-        return cls(table, with_own(known, own_types), speeds or ThroughputModel())
+        known = with_own(shipped_gpu_types(), own_types)
+        return cls(table, known, speeds or ThroughputModel())
 
     def why_not(self, description: Description, gpu_type: str) -> str:
         """Return why a job may not have GPUs of a type; "" if it may.
 
         A throughput given for a slice of a GPU names it.
         """
-        if gpu_type.lower() in (name.lower() for name in description.throughputs):
-            description = replace(description, needs=description.needs.naming(gpu_type))
-        return description.needs.why_not(gpu_type, self.known_types)
+        needs = description.needs
+        if gpu_type.lower() in map(str.lower, description.throughputs):
+            needs = needs.naming(gpu_type)
+        return needs.why_not(gpu_type, self.known_types)
 
     def throughputs(
         self, description: Description, user: str, gpu_types: Iterable[str]
@@ -141,6 +146,11 @@ class Estimator:
             if name not in rows.gpu_types
         }
         return model.Prior(Throughputs.of({**dict(rows.rows), **others}))
+
+
+def shipped_gpu_types() -> dict[str, GpuFacts]:
+    """Return the GPU types that the package knows, by name."""
+    return parse_gpu_types(data_file("gpu_types.json").read_text(encoding="utf-8"))
 
 
 def workload_of(description: Description, user: str) -> Workload:

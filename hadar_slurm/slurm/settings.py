@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hadar_slurm.jobspec.estimator import OwnTypes
+from hadar_slurm.core.gpu_types import OwnTypes
 from hadar_slurm.slurm.control.modes import Mode, Modes
 
 

@@ -123,19 +123,20 @@ def _tasks(request: SbatchRequest) -> int:
 def _needs(request: SbatchRequest) -> Needs:
     """Return what the job needs of each GPU; without --hadar-types the types that it names."""
     given = request.hadar_options
-    named = [gpu_type for option in request.gpus for gpu_type in option.gpu_types]
-    texts = given["types"].split(",") if "types" in given else named
+    types = [gpu_type for option in request.gpus for gpu_type in option.gpu_types]
+    if "types" in given:
+        types = [name.strip() for name in given["types"].split(",")]
+        if not all(types):
+            text = f"{PREFIX}types {given['types']!r}: expected types such as a100,h100"
+            raise JobSpecError(text)
     memory_gb = parse_memory_gb(given.get("gpu-memory", "0"))
     if memory_gb is None:
         text = f"{PREFIX}gpu-memory {given['gpu-memory']!r}: expected a size such as 40G"
         raise JobSpecError(text)
-    capability = given.get("compute-capability", "0")
-    if "types" in given and not all(name.strip() for name in texts):
-        raise JobSpecError(f"{PREFIX}types {given['types']!r}: expected types such as a100,h100")
     return Needs(
-        types=tuple(dict.fromkeys(name.strip().lower() for name in texts)),
+        types=tuple(dict.fromkeys(map(str.lower, types))),
         memory_gb=memory_gb,
-        compute_capability=parse_number(capability, PREFIX + "compute-capability", JobSpecError),
+        compute_capability=_number(given.get("compute-capability", "0"), "compute-capability"),
     )
 
 

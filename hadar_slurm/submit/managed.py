@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hadar_slurm.core.cluster import Cluster, Node, NodeName
+from hadar_slurm.core.gpu_types import NO_TYPES
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.errors import JobSpecError, SlurmError
 from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE, user_reports
 from hadar_slurm.jobspec.description import Description
-from hadar_slurm.jobspec.estimator import NO_TYPES, Estimator
+from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.client.constraint import Allows, allows
 from hadar_slurm.slurm.client.gres import parse_gpus
@@ -39,19 +40,17 @@ def managed_call(
     try:
         nodes = _nodes(request.values.get("partition"), allows(constraint))
     except JobSpecError as error:
-        return Call(request.plain_call, Decision(False, str(error)))
+        return _left(request, str(error))
     cluster, own_cluster = nodes.everywhere, nodes.allowed
     estimator = _estimator(beat)
     limit_s = request.limit_s or (0.0 if "time" in request.values else nodes.limit_s)
     if not limit_s and not request.hadar_options:
-        why_no_limit = "no time limit is given (--time), and the partition sets none"
-        return Call(request.plain_call, Decision(False, why_no_limit))
+        return _left(request, "no time limit is given (--time), and the partition sets none")
     description = describe(request, estimator, own_cluster, limit_s)
     if cluster is not None and cluster.nodes:
         check_fits(description, cluster, estimator)
-    why_fixed = why_fixed or _why_not_satisfied(constraint, description, own_cluster)
-    if why_fixed:
-        return Call(request.plain_call, Decision(False, why_fixed))
+    if why := why_fixed or _why_not_satisfied(constraint, description, own_cluster):
+        return _left(request, why)
     is_taken = not why_not
     excluded = _impossible(description, estimator, own_cluster)
     # Only hadard can put copies on separate nodes, and choose a type on every node: they are held.
@@ -83,6 +82,11 @@ def managed_call(
     return Call(argv, decision, variables, tuple(notes), description, own_cluster, estimator)
 
 
+def _left(request: SbatchRequest, why: str) -> Call:
+    """Return the call that leaves a job to plain Slurm."""
+    return Call(request.plain_call, Decision(False, why))
+
+
 def _impossible(
     description: Description, estimator: Estimator, cluster: Cluster | None
 ) -> tuple[NodeName, ...] | None:
@@ -103,7 +107,7 @@ def _impossible(
 
 
 def _estimator(beat: Heartbeat | None) -> Estimator:
-    """Return the estimator with the shipped tables, and what hadard tells of the site's types."""
+    """Return the estimator with the shipped tables, and the site's own values of GPU types."""
     path = data_file("throughputs.json")
     table = parse_table(path.read_text(encoding="utf-8"), str(path))
     return Estimator.shipped(table, own_types=beat.gpu_types if beat else NO_TYPES)

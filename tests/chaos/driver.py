@@ -215,9 +215,11 @@ class Watched:
             for is_off in (False, True)
         ]
         known = snapshot.by_id.keys()
-        keys = [view.by_id.keys() for view in views]
-        best = min(range(len(views)), key=lambda at: (len(known - keys[at]), len(keys[at] - known)))
-        return views[best]
+
+        def unlike(view: Snapshot) -> tuple[int, int]:
+            return len(known - view.by_id.keys()), len(view.by_id.keys() - known)
+
+        return min(views, key=unlike)
 
     def _view_of(self, mode: Mode, snapshot: Snapshot, *, is_off: bool) -> Snapshot:
         replayed = Replayed(self.seen)

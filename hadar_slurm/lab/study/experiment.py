@@ -16,15 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hadar_slurm.core.cluster import Cluster, JobId
-from hadar_slurm.core.gpu_types import parse_gpu_types
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.engine.backend import Backend
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.errors import ConfigError, HadarError
+from hadar_slurm.jobspec.estimator import shipped_gpu_types
 from hadar_slurm.metrics import Segment, Segments, num_moves
 from hadar_slurm.policies.policy import Policy
-from hadar_slurm.resources import data_file
 from hadar_slurm.sim.backend import GAVEL_RULES, Failure, SimBackend
 from hadar_slurm.sim.learning import LearningBackend
 
@@ -174,11 +173,10 @@ def run_experiment(
 def _with_known_speeds(world: SimBackend, settings: ExperimentSettings) -> Backend:
     if settings.speeds == ORACLE:
         return world
-    known_types = parse_gpu_types(data_file("gpu_types.json").read_text(encoding="utf-8"))
     draw = np.random.default_rng(settings.seed).lognormal
     return LearningBackend(
         world,
-        {} if settings.speeds == "none" else known_types,
+        {} if settings.speeds == "none" else shipped_gpu_types(),
         measures=settings.speeds == "learned",
         noise=lambda: float(draw(0.0, settings.noise)),
     )
