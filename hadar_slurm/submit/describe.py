@@ -13,7 +13,13 @@ from hadar_slurm.core.job import Shape
 from hadar_slurm.core.throughput import ThroughputTable, workload_name
 from hadar_slurm.core.units import parse_count, parse_number
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.jobspec.description import GPU_OPTIONS, Description, may_ask, parse_shape
+from hadar_slurm.jobspec.description import (
+    GPU_OPTIONS,
+    Description,
+    is_node_list,
+    may_ask,
+    parse_shape,
+)
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.gpu_options import UNCOUNTED
 from hadar_slurm.submit.request import PREFIX, SbatchRequest
@@ -44,6 +50,7 @@ def describe(
     if wants not in ("yes", "no"):
         raise JobSpecError(f"{PREFIX}checkpoint {wants!r}: expected yes or no")
     forks, cost = "copies" in given, given.get("restart-cost")
+    excluded = request.values.get("exclude", "")
     if forks:
         shape, wants = _shape_of_copy(request, gpus, shape), "yes"
     if "steps" not in given and (forks or not limit_s or "throughput" in given):
@@ -62,6 +69,8 @@ def describe(
         throughputs=_throughputs(given["throughput"]) if "throughput" in given else {},
         workload=_workload(request, estimator.table),
         needs=_needs(request),
+        # Others leave the job to Slurm.
+        excludes=excluded if is_node_list(excluded) else "",
     )
     copies = _copies(given["copies"], found, estimator, cluster) if forks else 1
     return replace(found, copies=copies)

@@ -516,4 +516,5 @@ def _reservations(slurm: FakeSlurm) -> str:
     if not slurm.reserved:
         return "No reservations in the system\n"
     names = ",".join(sorted(slurm.reserved))
-    return f"ReservationName=repair Nodes={names} NodeCnt={len(slurm.reserved)} Flags=MAINT\n"
+    count = len(slurm.reserved)
+    return f"ReservationName=repair Flags=MAINT Nodes={names} NodeCnt={count} State=INACTIVE\n"

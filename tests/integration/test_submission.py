@@ -81,24 +81,14 @@ def test_a_job_of_the_partition_is_held_and_placed(site: Site) -> None:
     assert all(site.tree(job) == site.planned(job) for job, _ in jobs)
 
 
-@pytest.mark.parametrize(
-    ("words", "option"),
-    [
-        (["-w", "n4"], "nodelist"),
-        (["-x", "n[1-3,5-6]"], "exclude"),
-        (["-C", "p100", "-xn3"], "exclude"),
-    ],
-)
-def test_a_job_with_nodes_of_its_own_choice_is_left_alone(
-    site: Site, words: list[str], option: str
-) -> None:
-    """A job whose user restricts the nodes runs there, without a description, and is in no plan."""
+def test_a_job_with_nodes_of_its_own_choice_is_left_alone(site: Site) -> None:
+    """A job whose user names the nodes runs there, without a description, and is in no plan."""
     site.start()
-    job, notes = submitted(site, *OWN, *words, "--gpus=1", WRAP)
-    assert notes == [f"hadar-sbatch: plain Slurm places this job: --{option} is given"]
+    job, notes = submitted(site, *OWN, "-w", "n4", "--gpus=1", WRAP)
+    assert notes == ["hadar-sbatch: plain Slurm places this job: --nodelist is given"]
     site.until_running(job)
     site.until_rounds(1)
-    assert site.tree(job) in ({"n4": {"p100": 1}}, {"n3": {"p100": 1}})
+    assert site.tree(job) == {"n4": {"p100": 1}}
     assert site.queue()[job].comment == ""
     assert all(job not in line["jobs"] for line in site.lines())
     assert site.lines()[-1]["occupied"] == site.tree(job)
@@ -113,6 +103,10 @@ def test_a_job_with_nodes_of_its_own_choice_is_left_alone(
         (["--hadar-types=p100,k80"], {"p100"}),
         (["--hadar-gpu-memory=14G"], {"v100"}),
         (["--hadar-types=k80", "-C", "(k80|v100)"], {"k80"}),
+        (["-x", "n[1-2,6]"], {"p100"}),
+        (["-C", "p100|k80", "-xn3,n4"], {"k80"}),
+        (["--reservation=lab"], {"p100", "k80"}),
+        (["--reservation=lab", "-x", "n4"], {"k80"}),
     ],
 )
 @pytest.mark.parametrize("mode", ["hold", "steer"])
@@ -120,14 +114,24 @@ def test_a_job_gets_the_types_that_its_user_allows(
     site: Site, mode: str, words: list[str], types: set[str]
 ) -> None:
     """The fastest of them, though others are faster: in both modes, and managed."""
-    site.start(mode=mode)
-    job, notes = submitted(site, *OWN, "--gpus=1", *words, WRAP)
-    assert [note for note in notes if not note.startswith("hadar-sbatch: hadard places")] == []
-    site.until_running(job)
-    assert {name for gpus in site.tree(job).values() for name in gpus} == types
-    # In mode steer Slurm may start it before hadard's next round.
-    site.until_rounds(1)
-    assert any(job in line["jobs"] for line in site.lines())
+    if is_reserved := "--reservation=lab" in words:
+        new = "ReservationName=lab Nodes=n[4-5] StartTime=now Duration=60 Users=root"
+        site.run(["scontrol", "create", "reservation", *new.split()])
+    try:
+        site.start(mode=mode)
+        job, notes = submitted(site, *OWN, "--gpus=1", *words, WRAP)
+        assert [note for note in notes if not note.startswith("hadar-sbatch: hadard places")] == []
+        site.until_running(job)
+        assert {name for gpus in site.tree(job).values() for name in gpus} <= types
+        # In mode steer Slurm may start it before hadard's next round.
+        site.until_rounds(1)
+        assert any(job in line["jobs"] for line in site.lines())
+    finally:
+        if is_reserved:
+            site.hadard.stop()
+            site.run(["scancel", "--reservation=lab"])
+            delete = ["scontrol", "delete", "ReservationName=lab"]
+            eventually(lambda: site.run(delete).returncode == 0, "reservation deleted")
 
 
 def test_a_job_that_no_type_suits_is_told_why(site: Site) -> None:

@@ -74,13 +74,13 @@ def command(change: Update) -> list[str]:
             return ["scontrol", "notify", str(job), *text.split()]
         case updates.SetStartNow(job):
             return ["scontrol", "update", f"JobId={job}", "StartTime=now+1"]
-        case updates.ClearRequest(job, delays_start, admits_all):
+        case updates.ClearRequest(job, delays_start, excluded):
             keys = ["TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket", "ReqNodeList"]
-            keys += ["ExcNodeList"] * admits_all
             # First: of an update that fails, Slurm may keep the keys before the wrong one.
             words = [f"StartTime=now+{updates.DELAY_S}"] * delays_start + [
                 f"{key}=" for key in keys
             ]
+            words += [] if excluded is None else [f"ExcNodeList={_folded(excluded)}"]
             return ["scontrol", "update", f"JobId={job}", *words]
         case updates.Steer(job, num_nodes, nodes, excluded, nice):
             words = [

@@ -46,12 +46,12 @@ class Release(_JobChange):
 class ClearRequest(_JobChange):
     """First half of changing a request: the job asks for no GPU and no node.
 
-    With `delays_start` it cannot start for DELAY_S, even if it is released. With `admits_all` it no
-    longer excludes nodes.
+    With `delays_start` it cannot start for DELAY_S, even if it is released. It excludes the nodes
+    in `excluded` and no others (None: as before).
     """
 
     delays_start: bool = False
-    admits_all: bool = False
+    excluded: tuple[NodeName, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

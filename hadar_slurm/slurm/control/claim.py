@@ -74,10 +74,11 @@ class Claim:
     named: tuple[str, ...] = ()
     # The features that hadard has made the job prefer.
     preferred: str = ""
-    # The nodes that hadard has excluded, and its nice value beside the owner's; `former_` are those
-    # before the last `Steer`, until that is answered.
+    # The nodes that the job excludes and its nice value as hadard has set them, and those of its
+    # owner; `former_` are those before the last `Steer`, until that is answered.
     excluded: tuple[NodeName, ...] = ()
     former_excluded: tuple[NodeName, ...] = ()
+    own_excluded: tuple[NodeName, ...] = ()
     nice: int = 0
     former_nice: int = 0
     own_nice: int = 0
@@ -110,11 +111,30 @@ class Claim:
     @property
     def steers(self) -> bool:
         """Whether hadard has excluded nodes or set a nice value."""
-        return bool(self.excluded or self.former_excluded) or self.is_nice
+        return self.is_limited or self.is_nice
 
-    def excludes(self, nodes: Iterable[NodeName]) -> bool:
-        """Return whether hadard has excluded these nodes; others are excluded by the owner."""
-        return set(nodes) in (set(self.excluded), set(self.former_excluded))
+    @property
+    def is_limited(self) -> bool:
+        """Whether the nodes that the job excludes may differ from its owner's choice."""
+        return {frozenset(self.excluded), frozenset(self.former_excluded)} != {
+            frozenset(self.own_excluded)
+        }
+
+    def excluded_by_owner(
+        self, shown: Iterable[NodeName], submitted: tuple[NodeName, ...] | None = None
+    ) -> tuple[NodeName, ...]:
+        """Return the owner's part where Slurm shows that a job excludes the nodes `shown`.
+
+        `submitted`: what the owner has excluded at submission, if the rest may be hadar-sbatch's or
+        that of a hadard that has lost its ledger. Nodes that hadard has not set are the owner's.
+        """
+        now = frozenset(shown)
+        ours = {frozenset(self.excluded), frozenset(self.former_excluded)}
+        if now in ours and (now or any(ours)):
+            return self.own_excluded
+        if submitted is not None and now and not any(ours):
+            return submitted
+        return tuple(sorted(now))
 
     @property
     def is_nice(self) -> bool:

@@ -238,8 +238,15 @@ class Mover:
             names_type = must_name_type(named, start.gang, reading.cluster)
             request = request_for(start.gang, self.slurm.version, names_type=names_type)
             names[start] = names_type
-            own, excludes = reading.request(row), row.key in reading.excluded
-            pins[start] = self._event(Kind.PIN, row, own=own, request=request, excludes=excludes)
+            excluded = reading.excluded.get(row.key, ())
+            pins[start] = self._event(
+                Kind.PIN,
+                row,
+                own=reading.request(row),
+                request=request,
+                excluded=excluded,
+                own_excluded=self.ledger.excluded_by_owner(row, excluded),
+            )
         return {start: names[start] for start in self._carry_out(pins)}
 
     def _release_if_pinned(self, pinned: Mapping[Start, bool]) -> None:

@@ -81,15 +81,15 @@ class Event:
     own: Request | None = None
     # Of PIN and RESTORE: the request to be set.
     request: Request = field(default_factory=Request)
-    # Of PIN: whether hadard or hadar-sbatch has excluded nodes.
-    excludes: bool = False
     # Of SAVE: the end of the grace period.
     until_s: float = 0.0
-    # Of STEER, and of its DONE: what is to be set, and what Slurm shows of it; of FOUND_EXCLUDED
-    # the last.
+    # Of STEER, and of its DONE: what is to be set, and what Slurm shows of it.
     steering: updates.Steer | None = None
     nice: int = 0
+    # Of STEER, PIN and FOUND_EXCLUDED: the nodes that the job excludes, and the owner's part of
+    # them (None: as in the claim).
     excluded: tuple[NodeName, ...] = ()
+    own_excluded: tuple[NodeName, ...] | None = None
     # Of PREFER, after it was set: the features.
     features: str = ""
 
@@ -183,7 +183,8 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             named = tuple(sorted(types_in(event.own)))
             return replace(claim, own=event.own, pinned=row.requested_nodes, named=named)
         case Kind.FOUND_EXCLUDED:
-            return replace(claim, own=claim.own or event.own, excluded=event.excluded)
+            found = replace(claim, own=claim.own or event.own, own_excluded=_excluded(claim, event))
+            return replace(found, excluded=event.excluded, former_excluded=event.excluded)
         case Kind.FREE | Kind.RUNNING:
             return replace(_read_back(claim, row), requeued=0)
         case Kind.USER_HOLD if target is State.FOREIGN_HOLD:
@@ -198,9 +199,10 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             kept = Claim(signalled_run=run, signalled_until_s=until_s, ended_run=ended)
             if claim.steers:
                 # Slurm may still show these.
-                kept = replace(kept, own=claim.own, excluded=claim.excluded, nice=claim.nice)
+                kept = replace(kept, own=claim.own, nice=claim.nice)
                 kept = replace(kept, former_nice=claim.former_nice, own_nice=claim.own_nice)
-                kept = replace(kept, former_excluded=claim.former_excluded)
+            kept = replace(kept, excluded=claim.excluded, own_excluded=claim.own_excluded)
+            kept = replace(kept, former_excluded=claim.former_excluded)
             return replace(kept, preferred=claim.preferred)
         case Kind.HOLD:
             return replace(claim, replaced=row.requested_nodes)
@@ -210,8 +212,9 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
                 own=claim.own or event.own,
                 pinned=event.request.nodes,
                 steered=0,
-                excluded=(),
-                former_excluded=claim.excluded or claim.former_excluded,
+                excluded=_excluded(claim, event),
+                former_excluded=event.excluded,
+                own_excluded=_excluded(claim, event),
                 replaced=row.requested_nodes,
                 named=tuple(sorted(claim.named_types(row))),
             )
@@ -231,8 +234,13 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
         case Kind.STEER if event.steering is not None:
             return _steered(claim, event, event.steering)
         case Kind.DONE if event.steering is not None:
-            return replace(claim, former_excluded=(), former_nice=claim.nice)
+            return replace(claim, former_excluded=claim.excluded, former_nice=claim.nice)
     return claim
+
+
+def _excluded(claim: Claim, event: Event) -> tuple[NodeName, ...]:
+    """Return the nodes that the owner excludes."""
+    return claim.own_excluded if event.own_excluded is None else event.own_excluded
 
 
 def _steered(claim: Claim, event: Event, steering: updates.Steer) -> Claim:
@@ -249,6 +257,7 @@ def _steered(claim: Claim, event: Event, steering: updates.Steer) -> Claim:
         steered=is_steered,
         excluded=steering.excluded,
         former_excluded=event.excluded or claim.excluded or claim.former_excluded,
+        own_excluded=_excluded(claim, event),
     )
     if not claim.holds:
         after = replace(after, replaced=asked if is_ours and not is_same else ())
@@ -267,7 +276,7 @@ def _read_back(claim: Claim, row: QueueRow) -> Claim:
     if is_former and (claim.state is State.PINNING or not claim.holds):
         claim = replace(claim, pinned=claim.replaced, steered=int(not claim.holds))
     elif claim.state is State.PINNING and claim.pins(row.requested_nodes):
-        claim = replace(claim, former_excluded=())
+        claim = replace(claim, former_excluded=claim.excluded)
     return replace(claim, replaced=())
 
 
@@ -307,12 +316,14 @@ def _request_updates(event: Event) -> tuple[Update, ...]:
     releases it, its begin time keeps it from starting until it is restored.
     """
     job, row = event.row.key, event.row
+    own = event.own_excluded
+    excluded = None if own is None or set(own) == set(event.excluded) else own
     ours_until_s = event.now_s + (updates.DELAY_S if row.request.is_cleared else 0)
     if row.restarts == 0 and row.started_s > ours_until_s:  # its owner chose that time
-        clear = updates.ClearRequest(job, admits_all=event.excludes)
+        clear = updates.ClearRequest(job, excluded=excluded)
         return (clear, updates.SetRequest(job, event.request))
     soon_s = 1 if row.restarts > 0 else 0
-    clear = updates.ClearRequest(job, delays_start=True, admits_all=event.excludes)
+    clear = updates.ClearRequest(job, delays_start=True, excluded=excluded)
     return (clear, updates.SetRequest(job, event.request, begins_in_s=soon_s))
 
 

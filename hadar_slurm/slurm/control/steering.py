@@ -314,9 +314,11 @@ class Steerer:
 
     def _event(self, row: QueueRow, limit: Limit, nice: int | None) -> Event | None:
         job, number = row.key, len(limit.nodes)
-        excluded, claim = self.state.excluded.get(job, ()), self.ledger[job]
-        has = (set(row.requested_nodes), set(excluded), set(claim.excluded))
-        if has == (set(limit.nodes), set(limit.excluded), set(excluded)) and nice is None:
+        shown, claim = self.state.excluded.get(job, ()), self.ledger[job]
+        own_excluded = self.ledger.excluded_by_owner(row, shown)
+        excluded = tuple(sorted({*limit.excluded, *own_excluded}))
+        has = (set(row.requested_nodes), set(shown), set(claim.excluded))
+        if has == (set(limit.nodes), set(excluded), set(shown)) and nice is None:
             return None
         own = claim.own or self.state.request(row)
         num_nodes = f"{number}-{number}" if number else own.num_nodes
@@ -325,9 +327,10 @@ class Steerer:
             row=row,
             now_s=self.now_s,
             own=own,
-            steering=updates.Steer(job, num_nodes, limit.nodes, limit.excluded, nice),
+            steering=updates.Steer(job, num_nodes, limit.nodes, excluded, nice),
             nice=self.state.nice.get(job, 0),
-            excluded=excluded,
+            excluded=shown,
+            own_excluded=own_excluded,
         )
 
 

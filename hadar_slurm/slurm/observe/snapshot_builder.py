@@ -182,7 +182,7 @@ class SnapshotBuilder:
         claim = self.ledger[row.key]
         mode = Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition)
         is_here = mode is self.mode
-        is_set_apart = self._is_set_apart(row, description)
+        is_set_apart = row.key in self._state.set_apart_by_detail
         is_placeable = not is_set_apart and self._can_run(row, description)
         disposition = disposition_of(
             row,
@@ -280,9 +280,9 @@ class SnapshotBuilder:
         shapes, bound = self._shapes(row, description), self._bound_types(row)
         throughputs, size = self._throughputs(row, description), description.gpus
         # Thousands of pending jobs differ in a few keys only.
-        key = (throughputs, size, shapes, row.partition, row.features, bound)
+        allowed = self._nodes_of(row, shapes)
+        key = (throughputs, size, shapes, allowed, bound)
         if key not in self._runnable:
-            allowed = self._nodes_of(row, shapes)
             # Of one type, on each node.
             most = [
                 max([0, *(n for k, n in node.gpus if throughputs.on(k, size) > 0 and bound <= {k})])
@@ -294,13 +294,15 @@ class SnapshotBuilder:
         return self._runnable[key]
 
     def _nodes_of(self, row: QueueRow, shapes: Sequence[Shape]) -> frozenset[NodeName] | None:
-        """Return the nodes that the job's partitions and constraint allow; None for all nodes.
+        """Return the nodes that the job's owner allows; None for all nodes.
 
         None of them, where only Slurm can read the constraint.
         """
+        shown = self._state.excluded.get(row.key)
+        excluded = self.ledger.excluded_by_owner(row, shown) if shown else ()
         try:
             most = max([1, *(shape.nodes for shape in shapes)])
-            return self._state.nodes_of(row.partition, row.features, most)
+            return self._state.nodes_of(row, most, excluded)
         except JobSpecError as error:
             if row.key not in self._warned:
                 self._warned.add(row.key)
@@ -396,15 +398,6 @@ class SnapshotBuilder:
             allowed_nodes=self._allowed_nodes(row, spec.shapes, Phase.QUEUED),
             bound_type=GpuType(next(iter(bound))) if len(bound) == 1 else None,
         )
-
-    def _is_set_apart(self, row: QueueRow, description: Description) -> bool:
-        """Return whether the job is scrontab's or excludes nodes by its owner's choice."""
-        if row.key not in self._state.set_apart_by_detail:
-            return False
-        excluded, claim = self._state.excluded.get(row.key, ()), self.ledger[row.key]
-        # Without the ledger they may be hadard's.
-        is_ours = claim.excludes(excluded) or description.is_steered or not self.ledger.was_read
-        return not (excluded and is_ours)
 
     def _pending_phase(self, row: QueueRow, gang: Gang | None) -> Phase | None:
         """Return the phase of a pending job; `gang` are the GPUs that it is pinned to."""
@@ -505,7 +498,7 @@ class SnapshotBuilder:
 
     def _avoid_reserved(self, row: QueueRow, nodes: Iterable[NodeName]) -> None:
         """Let a job avoid all reserved nodes if it would not end before one of its own is."""
-        if not _may_meet_reservation(row):
+        if row.reservation or not _may_meet_reservation(row):
             return
         if self._reserved is None:
             self._reserved = self.slurm.reserved_nodes()

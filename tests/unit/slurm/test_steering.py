@@ -151,7 +151,6 @@ def test_a_job_at_the_bottom_or_with_a_nice_value_in_doubt_keeps_it() -> None:
         ("JobId=1 Nice=0 ExcNodeList=(null) NodeList=", (), 0),
         ("JobId=1 Nice=-7 ExcNodeList=n[1-2] NodeList=", (N1, N2), -7),
         ("JobId=1 JobName=x Nice=-5 Nice=0 ExcNodeList=(null) Comment= ExcNodeList=n1", (), None),
-        ("JobId=1 Nice=0 ExcNodeList=n1 CronJob=Yes", (), 0),
     ],
 )
 def test_texts_of_a_user_decide_nothing(
@@ -423,7 +422,7 @@ def test_a_release_needs_no_details_of_jobs(site: Site, monkeypatch: pytest.Monk
 
 
 def test_nodes_that_an_owner_excludes_or_names_are_theirs(site: Site) -> None:
-    """Such a job is left to Slurm, also where hadard has steered it before."""
+    """A job gets none of the nodes that it excludes; one that names nodes is left to Slurm."""
     site.apply()
     site.slurm.reserved = {"n1", "n2"}
     excludes, names = site.submit(excluded=("n1",)), site.submit()
@@ -432,7 +431,26 @@ def test_nodes_that_an_owner_excludes_or_names_are_theirs(site: Site) -> None:
     names.asked.nodes = ("n1",)
     site.apply()
     assert (names.asked.nodes, names.excluded) == (("n1",), ())
-    assert site.backend.observe().jobs == ()
+    [seen] = site.backend.observe().jobs
+    assert (seen.job_id, seen.allowed_nodes) == (excludes.key, {"n2"})
+
+
+def test_exclusions_of_hadard_and_of_the_owner_are_told_apart(tmp_path: Path) -> None:
+    """The owner's stay when hadard adds its own and when it takes them back, also later ones."""
+    site = Site(tmp_path, "v100:1,k80:1,v100:1")
+    site.apply()
+    site.slurm.reserved = {"n1", "n2", "n3"}
+    job = site.submit(excluded=("n3",))
+    site.apply()
+    assert job.excluded == ("n2", "n3")
+    assert site.release_all() == [""]
+    assert job.excluded == ("n3",)
+    site.apply()
+    assert job.excluded == ("n2", "n3")
+    job.excluded = ("n1",)
+    site.apply()
+    assert job.excluded == ("n1", "n2")
+    assert site.backend.ledger[JobId(job.key)].own_excluded == ("n1",)
 
 
 def test_a_job_between_two_runs_is_given_back_to_the_queue(site: Site) -> None:
