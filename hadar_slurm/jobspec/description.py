@@ -34,7 +34,7 @@ MAX_MEMORY_GB, MAX_CAPABILITY = 1e6, 1e3
 MAX_TYPES = 32
 _KEYS = frozenset(
     "hadar workload rates steps limit_s gpus asks shape copies checkpoint restart_cost_s held "
-    "steered leave comment types memory_gb capability excludes".split()
+    "steered leave comment types memory_gb capability excludes time_on".split()
 )
 # sbatch's options that request GPUs, and their values such as `v100:2,k80` or, of gres, `gpu:2`.
 # They become part of a command, so nothing else may be in them.
@@ -66,6 +66,8 @@ class Description:
     throughputs: Mapping[str, float] = field(default_factory=dict)
     # What the job needs of each GPU.
     needs: Needs = field(default_factory=Needs)
+    # The GPU type on which `limit_s` was measured; empty: the limit holds on every type.
+    time_on: str = ""
     # The nodes that the user excludes, in Slurm's syntax.
     excludes: str = ""
     # None allows every uniform layout of the `gpus`.
@@ -105,6 +107,8 @@ class Description:
         types = self.needs.types
         if len(types) > MAX_TYPES or not all(map(_TYPE.fullmatch, types)):
             raise JobSpecError(f"no GPU types: {', '.join(types)}")
+        if self.time_on and not (limit_s and _TYPE.fullmatch(self.time_on)):
+            raise JobSpecError(f"no GPU type on which a time limit was measured: {self.time_on!r}")
         if self.excludes and not is_node_list(self.excludes):
             raise JobSpecError(f"no list of nodes to exclude: {self.excludes!r}")
         if not may_ask(self.asks):
@@ -161,6 +165,7 @@ def encode(description: Description) -> str:
         "memory_gb": description.needs.memory_gb or None,
         "capability": description.needs.compute_capability or None,
         "excludes": description.excludes,
+        "time_on": description.time_on,
         "comment": description.comment,
     }
     given = {key: value for key, value in tree.items() if value not in ("", None, {})}
@@ -215,6 +220,7 @@ def decode(comment: str) -> Description | None:
         throughputs=throughputs,
         needs=Needs(types=tuple(types), memory_gb=memory_gb, compute_capability=capability),
         excludes=str(tree.get("excludes", "")),
+        time_on=str(tree.get("time_on", "")),
         shape=parse_shape(str(tree["shape"])) if tree.get("shape") else None,
         copies=tree.get("copies", 1),
         checkpoint=tree.get("checkpoint") is True,

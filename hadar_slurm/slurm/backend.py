@@ -167,7 +167,8 @@ class SlurmBackend:
         early = [a for a in actions if isinstance(a, Stop) and a.job_id in not_ready]
         starts = [action for action in actions if isinstance(action, Start)]
         spool, grace_s = self.settings.spool, self.settings.grace_s
-        mover = Mover(self.slurm, self.ledger, spool, grace_s, self._pause, self.now_s)
+        limits_s = seen.limits_s if seen is not None else {}
+        mover = Mover(self.slurm, self.ledger, spool, grace_s, self._pause, self.now_s, limits_s)
         if seen is not None:
             # Other jobs have their GPUs now.
             mover.hold_timed_out(seen.pin_timed_out - {start.job_id for start in starts})
@@ -198,9 +199,8 @@ class SlurmBackend:
         if seen is None or seen.way is not Mode.STEER or self._state is None:
             return {}
         now_s = self.now_s()
-        steerer = Steerer(
-            self.slurm, self.ledger, self._pins, self._state, seen.snapshot.jobs, now_s
-        )
+        jobs, limits_s = seen.snapshot.jobs, seen.limits_s
+        steerer = Steerer(self.slurm, self.ledger, self._pins, self._state, jobs, now_s, limits_s)
         gapped = steerer.gapped(actions, seen.alive)
         later = {a: Outcome(a, Status.DEFERRED, _GAP) for a in gapped}
         starts = [a for a in actions if isinstance(a, Start) and steerer.may_start(a)]

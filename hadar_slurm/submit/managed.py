@@ -10,6 +10,7 @@ from typing import NamedTuple
 from hadar_slurm.core.cluster import Cluster, Node, NodeName
 from hadar_slurm.core.gpu_types import NO_TYPES
 from hadar_slurm.core.throughput import parse_table
+from hadar_slurm.core.time_limit import late_types, parse_time_limit
 from hadar_slurm.errors import JobSpecError, SlurmError
 from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE, user_reports
 from hadar_slurm.jobspec.description import Description
@@ -23,7 +24,6 @@ from hadar_slurm.submit.compose import check_exports, compose
 from hadar_slurm.submit.decision import Call, Decision, why_nodes_fixed, why_nodes_or_start_fixed
 from hadar_slurm.submit.describe import check_fits, describe, summary, unknown_model
 from hadar_slurm.submit.request import SbatchRequest
-from hadar_slurm.submit.time_limit import parse_time_limit
 
 
 def managed_call(
@@ -91,14 +91,20 @@ def _left(request: SbatchRequest, why: str) -> Call:
 def _impossible(
     description: Description, estimator: Estimator, cluster: Cluster | None
 ) -> tuple[NodeName, ...] | None:
-    """Return the nodes of a job's partition with a type on which it does not run.
+    """Return the nodes of a job's partition with a type on which it does not run or end in time.
 
-    None where these are all, and where the nodes are not known.
+    None where these are all, and where the nodes are not known. hadard gives a job more time on a
+    slower type, sbatch does not.
     """
     if cluster is None:
         return None
     throughputs = estimator.throughputs(description, "", cluster.gpus_by_type)
     size = description.gpus
+    if description.limit_s and (description.steps or description.time_on):
+        limits_s = dict.fromkeys(throughputs.gpu_types, description.limit_s)
+        steps = estimator.total_steps(description, throughputs)
+        late = late_types(throughputs, size, steps, limits_s, cluster.gpus_by_type)
+        throughputs = throughputs.without(late.keys())
     wrong = [
         node.name
         for node in cluster.nodes

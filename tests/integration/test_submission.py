@@ -134,6 +134,29 @@ def test_a_job_gets_the_types_that_its_user_allows(
             eventually(lambda: site.run(delete).returncode == 0, "reservation deleted")
 
 
+@pytest.mark.parametrize("mode", ["hold", "steer"])
+def test_a_job_ends_within_its_time_limit_or_gets_the_limit_of_the_type(
+    site: Site, mode: str
+) -> None:
+    """40 s of work on a V100, 120 s on a P100, one minute allowed, and all V100s are busy."""
+    site.start(mode=mode)
+    busy = site.occupy(n1="gpu:4", n2="gpu:4", n6="gpu:v100:2")
+    words = ("--hadar-throughput=v100=20,p100=6.7", "--hadar-steps=800", "--time=1", "--gpus=1")
+    waits, _ = submitted(site, *words, WRAP)
+    prolonged, _ = submitted(site, *words, "--hadar-time-on=v100", WRAP)
+    site.until_running(prolonged)
+    assert {name for gpus in site.tree(prolonged).values() for name in gpus} == {"p100"}
+    assert "TimeLimit=00:03:00" in site.details()[prolonged]
+    site.until_rounds(2)
+    assert site.state(waits) == "PENDING"
+    reason = "what is left takes 0:01:59 on p100, where its time limit is 0:01:00"
+    assert reason in site.lines()[-1]["jobs"][waits]["remarks"]
+    site.free(busy["n1"])
+    site.until_running(waits)
+    assert site.tree(waits) == {"n1": {"v100": 1}}
+    assert "TimeLimit=00:01:00" in site.details()[waits]
+
+
 def test_a_job_that_no_type_suits_is_told_why(site: Site) -> None:
     """With the reason for each type."""
     site.start()

@@ -16,6 +16,7 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from hadar_slurm.core.cluster import JobId, Node, NodeName
 from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import SlurmOutputError
 from hadar_slurm.slurm.client.gres import parse_gpu_detail, parse_gpus
 from hadar_slurm.slurm.client.squeue import Fields
@@ -382,6 +383,15 @@ def nice_value(detail: str) -> int | None:
     """Return a job's nice value by its detail line; None if a text of its user imitates it."""
     found = set(_NICE.findall(detail))
     return int(found.pop()) if len(found) == 1 else None
+
+
+_TIME_LIMIT = re.compile(r" TimeLimit=(\S+)")
+
+
+def time_limit_s(detail: str) -> float:
+    """Return a job's time limit in seconds by its detail line; 0: none, or its texts imitate it."""
+    found = set(_TIME_LIMIT.findall(detail))
+    return (parse_time_limit(found.pop()) or 0.0) if len(found) == 1 else 0.0
 
 
 _NUM_NODES = re.compile(r" NumNodes=(\d+)(-\d+)? ")

@@ -24,7 +24,7 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow
 from hadar_slurm.slurm.client.runner import Runner, fault_of
 from hadar_slurm.slurm.client.squeue import Fields
-from hadar_slurm.slurm.client.state import SlurmState, reservations_of, squeue
+from hadar_slurm.slurm.client.state import SlurmState, longest_limits, reservations_of, squeue
 from hadar_slurm.slurm.client.updates import Release, Requeue, SignalCheckpoint, Update
 
 # Fields that pyslurm lacks or changes: it shows the first task of an array and a job without tasks
@@ -113,6 +113,12 @@ class PySlurm(CommandLine):
                 if row.state == "PENDING"
             },
             shows_invented_max_nodes=True,  # holds for all Slurm versions with such a pyslurm
+            limits_s={
+                row.key: 60.0 * job.time_limit
+                for job, row in jobs
+                if row.is_live and job.time_limit
+            },
+            most_s=longest_limits((row for _, row in jobs), self.runner),
             reservations=reservations_of((row for _, row in jobs), self.runner),
         )
 

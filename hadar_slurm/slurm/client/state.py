@@ -10,6 +10,7 @@ from functools import cached_property
 
 from hadar_slurm.core.cluster import Cluster, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import SlurmRefused
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client import parse
@@ -45,6 +46,10 @@ class SlurmState:
     shows_invented_max_nodes: bool = False
     # The most tasks of an array that may run at once, by array number, where Slurm shows it.
     throttles: Mapping[str, int] = field(default_factory=dict)
+    # The time limits of live jobs in seconds, where they have one and Slurm shows it beyond doubt.
+    limits_s: Mapping[JobId, float] = field(default_factory=dict)
+    # The longest time limit in seconds by partition, where one has any; read if a job needs it.
+    most_s: Mapping[str, float] = field(default_factory=dict)
     # The nodes of the active reservations that jobs of hadard name.
     reservations: Reservations = field(default_factory=dict)
     # A cache: thousands of jobs have a few partitions and constraints.
@@ -131,6 +136,16 @@ def reservations_of(queue: Iterable[QueueRow], runner: Runner) -> Reservations:
     return {one.name: one.nodes for one in found if one.is_active and one.name in named}
 
 
+def longest_limits(queue: Iterable[QueueRow], runner: Runner) -> Mapping[str, float]:
+    """Return the partitions' maximum time limits if a live job's limit depends on its GPU type."""
+    found = (decode_or_none(row.comment) for row in queue if row.is_live)
+    if not any(description is not None and description.time_on for description in found):
+        return {}
+    lines = runner.run(["sinfo", "-a", "-h", "-o", "%R|%l"]).splitlines()
+    limits = {name: parse_time_limit(text) for name, _, text in (s.rpartition("|") for s in lines)}
+    return {name: limit_s for name, limit_s in limits.items() if limit_s}
+
+
 def waits_for_nodes(nodes: Iterable[NodeRow]) -> bool:
     """Return whether a node that takes work and is awake has not reported to slurmctld."""
     silent = (row for row in nodes if not row.has_reported and not row.node.is_asleep)
@@ -182,6 +197,8 @@ def read_all(runner: Runner) -> SlurmState:
         {key: nice for key in pending if (nice := parse.nice_value(of_row[key])) is not None},
         {key: asked_nodes(of_row[key], queue[key].request.num_nodes) for key in pending},
         throttles=parse.array_throttles(of_row.values()),
+        limits_s={key: s for key, line in of_row.items() if (s := parse.time_limit_s(line))},
+        most_s=longest_limits(live, runner),
         reservations=reservations_of(live, runner),
     )
 

@@ -82,6 +82,10 @@ class Claim:
     nice: int = 0
     former_nice: int = 0
     own_nice: int = 0
+    # The time limit in seconds that hadard has set (0: none), the one before, and the owner's.
+    limit_s: int = 0
+    former_limit_s: int = 0
+    own_limit_s: int = 0
     # 1 if `pinned` was set without a hold, by `Steer`; 0 if under one, with its own GPUs.
     steered: int = 0
     # When our hold was last sent or observed to be gone; 0: unknown, or slurmctld has saved it
@@ -110,8 +114,8 @@ class Claim:
 
     @property
     def steers(self) -> bool:
-        """Whether hadard has excluded nodes or set a nice value."""
-        return self.is_limited or self.is_nice
+        """Whether hadard has excluded nodes, or set a nice value or a time limit."""
+        return self.is_limited or self.is_nice or self.is_prolonged
 
     @property
     def is_limited(self) -> bool:
@@ -144,6 +148,16 @@ class Claim:
     def nice_of_owner(self, nice: int) -> int:
         """Return the owner's part where Slurm shows the value `nice`."""
         return self.own_nice if nice in (self.nice, self.former_nice) else nice
+
+    @property
+    def is_prolonged(self) -> bool:
+        """Whether the time limit of Slurm may differ from the owner's."""
+        return {self.limit_s, self.former_limit_s} != {self.own_limit_s}
+
+    def limit_of_owner(self, limit_s: float) -> float:
+        """Return the owner's time limit where Slurm shows `limit_s`, in seconds."""
+        ours = {self.limit_s, self.former_limit_s} - {0}
+        return self.own_limit_s if limit_s in ours else limit_s
 
     def named_types(self, row: QueueRow) -> frozenset[str]:
         """Return the GPU types that the job's request names, or named before it was cleared."""

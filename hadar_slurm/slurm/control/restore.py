@@ -123,8 +123,11 @@ def _unsteer(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow]) -> d
             claim.own_excluded,
             # Of a held job later: Slurm releases one whose nice value changes (22.05.8).
             nice=claim.own_nice if claim.is_nice and not row.is_held else None,
+            limit_s=claim.own_limit_s if claim.is_prolonged else None,
         )
-        events[row.key] = Event(kind=Kind.STEER, row=row, steering=steering, nice=claim.nice)
+        events[row.key] = Event(
+            kind=Kind.STEER, row=row, steering=steering, nice=claim.nice, limit_s=claim.limit_s
+        )
     faults = ledger.attempt(slurm, events, must_be_written=False) if events else {}
     return {job: str(faults.get(job, "")) for job in events}
 

@@ -26,6 +26,7 @@ from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.control.checkpoint_signal import why_not_migrated
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.state_machine import Event, Kind
+from hadar_slurm.slurm.control.steering import new_time_limit_s
 
 # How long a requeued job may take to leave its nodes; Slurm's KillWait is 30 s by default.
 _LEAVE_S = 45.0
@@ -56,6 +57,8 @@ class Mover:
     # Sleeps for a number of seconds.
     pause: Callable[[float], None]
     now_s: Callable[[], float]
+    # Time limits in seconds by GPU type, of jobs whose limit depends on it.
+    limits_s: Mapping[JobId, Mapping[str, float]] = field(default_factory=dict)
     _outcomes: Outcomes = field(default_factory=dict)
 
     def stop(self, stops: Sequence[Stop]) -> Outcomes:
@@ -246,6 +249,10 @@ class Mover:
                 request=request,
                 excluded=excluded,
                 own_excluded=self.ledger.excluded_by_owner(row, excluded),
+                limit_s=round(shown_s := reading.limits_s.get(row.key, 0.0)),
+                new_limit_s=new_time_limit_s(
+                    self.limits_s.get(row.key, {}), start.gang.gpus_by_type, shown_s
+                ),
             )
         return {start: names[start] for start in self._carry_out(pins)}
 

@@ -90,6 +90,9 @@ class Event:
     # them (None: as in the claim).
     excluded: tuple[NodeName, ...] = ()
     own_excluded: tuple[NodeName, ...] | None = None
+    # Of STEER and PIN: the time limit in seconds that Slurm shows; of PIN also the one to be set.
+    limit_s: int = 0
+    new_limit_s: int | None = None
     # Of PREFER, after it was set: the features.
     features: str = ""
 
@@ -201,6 +204,8 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
                 # Slurm may still show these.
                 kept = replace(kept, own=claim.own, nice=claim.nice)
                 kept = replace(kept, former_nice=claim.former_nice, own_nice=claim.own_nice)
+                kept = replace(kept, limit_s=claim.limit_s, former_limit_s=claim.former_limit_s)
+                kept = replace(kept, own_limit_s=claim.own_limit_s)
             kept = replace(kept, excluded=claim.excluded, own_excluded=claim.own_excluded)
             kept = replace(kept, former_excluded=claim.former_excluded)
             return replace(kept, preferred=claim.preferred)
@@ -208,7 +213,7 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             return replace(claim, replaced=row.requested_nodes)
         case Kind.PIN:
             return replace(
-                claim,
+                _prolonged(claim, event, event.new_limit_s),
                 own=claim.own or event.own,
                 pinned=event.request.nodes,
                 steered=0,
@@ -234,8 +239,18 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
         case Kind.STEER if event.steering is not None:
             return _steered(claim, event, event.steering)
         case Kind.DONE if event.steering is not None:
-            return replace(claim, former_excluded=claim.excluded, former_nice=claim.nice)
+            settled = replace(claim, former_excluded=claim.excluded, former_nice=claim.nice)
+            return replace(settled, former_limit_s=claim.limit_s)
     return claim
+
+
+def _prolonged(claim: Claim, event: Event, limit_s: int | None) -> Claim:
+    """Return the claim on a job whose time limit is about to be set; None: it stays."""
+    if limit_s is None:
+        return claim
+    shown = event.limit_s
+    own = round(claim.limit_of_owner(shown))
+    return replace(claim, limit_s=limit_s, former_limit_s=shown, own_limit_s=own)
 
 
 def _excluded(claim: Claim, event: Event) -> tuple[NodeName, ...]:
@@ -259,6 +274,7 @@ def _steered(claim: Claim, event: Event, steering: updates.Steer) -> Claim:
         former_excluded=event.excluded or claim.excluded or claim.former_excluded,
         own_excluded=_excluded(claim, event),
     )
+    after = _prolonged(after, event, steering.limit_s)
     if not claim.holds:
         after = replace(after, replaced=asked if is_ours and not is_same else ())
     if steering.nice is None:
@@ -276,7 +292,7 @@ def _read_back(claim: Claim, row: QueueRow) -> Claim:
     if is_former and (claim.state is State.PINNING or not claim.holds):
         claim = replace(claim, pinned=claim.replaced, steered=int(not claim.holds))
     elif claim.state is State.PINNING and claim.pins(row.requested_nodes):
-        claim = replace(claim, former_excluded=claim.excluded)
+        claim = replace(claim, former_excluded=claim.excluded, former_limit_s=claim.limit_s)
     return replace(claim, replaced=())
 
 
@@ -321,10 +337,11 @@ def _request_updates(event: Event) -> tuple[Update, ...]:
     ours_until_s = event.now_s + (updates.DELAY_S if row.request.is_cleared else 0)
     if row.restarts == 0 and row.started_s > ours_until_s:  # its owner chose that time
         clear = updates.ClearRequest(job, excluded=excluded)
-        return (clear, updates.SetRequest(job, event.request))
+        return (clear, updates.SetRequest(job, event.request, limit_s=event.new_limit_s))
     soon_s = 1 if row.restarts > 0 else 0
     clear = updates.ClearRequest(job, delays_start=True, excluded=excluded)
-    return (clear, updates.SetRequest(job, event.request, begins_in_s=soon_s))
+    ask = updates.SetRequest(job, event.request, soon_s, event.new_limit_s)
+    return (clear, ask)
 
 
 def changes(claim: Claim, kind: Kind) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -12,6 +13,7 @@ from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape, uniform_s
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.core.throughput_model import Place
+from hadar_slurm.core.time_limit import format_time_limit, late_types, limits_by_type
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.handoff import ProgressReport, ReportError, SquattedError, read_report
 from hadar_slurm.jobspec.description import (
@@ -74,6 +76,8 @@ class Observation:
     dependent: list[Job] = field(default_factory=list)
     # Pending on the nodes of a pin that cannot start them.
     pin_timed_out: set[JobId] = field(default_factory=set)
+    # The time limit in seconds by GPU type, of jobs whose limit depends on it.
+    limits_s: dict[JobId, Mapping[str, float]] = field(default_factory=dict)
     # Jobs with a description or a claim that have not ended.
     alive: set[JobId] = field(default_factory=set)
     # Ended by USR1 from hadard, and to be requeued.
@@ -357,6 +361,8 @@ class SnapshotBuilder:
         if len(bound) > 1:
             return None
         spec = self._spec(row, description)
+        progress = self._progress(row, description, report, spec, gang)
+        spec, late = self._in_time(row, description, spec, progress, gang)
         is_pending, claim = row.state == "PENDING", self.ledger[row.key]
         if is_pending:
             gang = self._pinned_gang(row) if self.mode.places and not claim.steered else None
@@ -380,15 +386,44 @@ class SnapshotBuilder:
         return Job(
             spec,
             phase,
-            self._progress(row, description, report, spec, gang),
+            progress,
             Allocation.rigid(gang) if gang and phase is not Phase.QUEUED else Allocation(),
             self._allowed_nodes(row, spec.shapes, phase),
             GpuType(next(iter(bound))) if bound else None,
             self.shares.at(self.now_s()).get((row.account, row.user)),
             row.partition,
-            tuple(remark for remark in (pinned, why_not) if remark),
+            tuple(remark for remark in (pinned, why_not, late) if remark),
             is_pinned,
         )
+
+    def _in_time(
+        self, row: QueueRow, description: Description, spec: JobSpec, done: Progress, gang: _Gang
+    ) -> tuple[JobSpec, str]:
+        """Return the job without the GPU types on which it would not end in time; say why.
+
+        Its time limit may depend on the type (`limits_by_type`).
+        """
+        own_s = self.ledger[row.key].limit_of_owner(self._state.limits_s.get(row.key, 0.0))
+        time_on = description.time_on
+        is_known = time_on or self.estimator.counts_real_steps(description, row.user)
+        if not own_s or not is_known or description.copies > 1:
+            return spec, ""
+        known = [self._state.most_s.get(name, math.inf) for name in row.partition.split(",")]
+        throughputs, size = spec.throughputs, spec.num_gpus
+        limits_s = limits_by_type(throughputs, size, own_s, measured_on=time_on, most_s=min(known))
+        if time_on:
+            self._now.limits_s[row.key] = limits_s
+        left = spec.total_steps - done.steps_done
+        held = gang.gpus_by_type if gang is not None else ()
+        late = late_types(throughputs, size, left, limits_s, self._state.cluster.gpus_by_type, held)
+        if not late:
+            return spec, ""
+        reasons = (
+            f"what is left takes {format_time_limit(lasts_s)} on {name}, where its time limit is "
+            f"{format_time_limit(limits_s[name])}"
+            for name, lasts_s in sorted(late.items())
+        )
+        return replace(spec, throughputs=throughputs.without(late.keys())), "; ".join(reasons)
 
     def _dependent(self, row: QueueRow, description: Description) -> Job:
         """Return a job that waits for another one."""

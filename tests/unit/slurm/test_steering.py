@@ -513,3 +513,52 @@ def test_gpus_that_others_took_are_not_waited_for(site: Site) -> None:
     site.slurm.advance(1.0)
     site.backend.observe()
     assert site.backend._pins.next_timeout_s() == float("inf")
+
+
+def test_a_time_limit_is_that_of_the_type_and_given_back(tmp_path: Path) -> None:
+    """Given for V100s, it is ten times as long on a K80; an owner's later limit is theirs."""
+    site = Site(tmp_path)
+    site.apply()
+    site.slurm.reserved = {"n1", "n2"}
+    described = Description(
+        limit_s=600.0, throughputs={"v100": 10, "k80": 1}, checkpoint=True, time_on="v100"
+    )
+    job = site.slurm.submit(Asked(per_job=(("", 1),)), comment=encode(described), limit_min=10)
+    [seen] = site.backend.observe().jobs
+    assert seen.spec.throughputs.gpu_types == ("k80", "v100")
+    for node, gpu_type, minutes in (("n2", "k80", 100), ("n1", "v100", 10), ("n2", "k80", 100)):
+        start = Start(JobId(job.key), 0, a_gang(f"{node}:{gpu_type}:1"))
+        site.backend.observe()
+        [outcome] = site.backend.apply([start])
+        assert (outcome.status, job.asked.nodes) == (Status.DONE, (node,))
+        assert job.limit_min == minutes
+    assert site.release_all() == [""]
+    assert job.limit_min == 10
+    job.limit_min = 20
+    site.backend.observe()
+    site.backend.apply([start])
+    assert job.limit_min == 200
+    assert site.release_all() == [""]
+    assert job.limit_min == 20
+
+
+def test_a_job_is_kept_off_types_on_which_it_would_not_end_in_time(tmp_path: Path) -> None:
+    """Its steps take longer there than its time limit, and the remark says so."""
+    site = Site(tmp_path)
+    site.apply()
+    site.slurm.reserved = {"n1", "n2"}
+    described = Description(steps=1000, limit_s=600.0, throughputs={"v100": 10, "k80": 1})
+    site.slurm.submit(Asked(per_job=(("", 1),)), comment=encode(described), limit_min=10)
+    [seen] = site.backend.observe().jobs
+    assert seen.spec.throughputs.gpu_types == ("v100",)
+    assert seen.remarks == ("what is left takes 0:16:40 on k80, where its time limit is 0:10:00",)
+    # The partition allows no more than 15 minutes.
+    site.slurm.most_time = "15:00"
+    site.slurm.submit(
+        Asked(per_job=(("", 1),)),
+        comment=encode(replace(described, time_on="v100")),
+        limit_min=10,
+    )
+    *_, last = site.backend.observe().jobs
+    assert last.spec.throughputs.gpu_types == ("v100",)
+    assert last.remarks == ("what is left takes 0:16:40 on k80, where its time limit is 0:15:00",)
