@@ -239,12 +239,15 @@ class SlurmBackend:
         self, limits: Mapping[JobId, Limit], queue: Mapping[JobId, QueueRow]
     ) -> dict[JobId, Exclusion]:
         """Return what jobs are to exclude beside their owners' nodes, where it is anything."""
-        found = {}
+        found: dict[JobId, Exclusion] = {}
+        if (state := self._state) is None:
+            return found
         for job, limit in limits.items():
-            shown = self._state.excluded.get(job, ()) if self._state is not None else ()
-            own = self.ledger.excluded_by_owner(queue[job], shown)
             if limit.excluded:
-                found[job] = Exclusion(tuple(sorted({*limit.excluded, *own})), shown, own)
+                row, shown = queue[job], state.excluded.get(job, ())
+                own = self.ledger.excluded_by_owner(row, shown)
+                wanted = tuple(sorted({*limit.excluded, *own}))
+                found[job] = Exclusion(wanted, state.request(row), shown, own)
         return found
 
     def wait(self, until_s: float) -> Wake:

@@ -167,7 +167,12 @@ def _after_cancel(task: Task, past: Past, requeues: Sequence[float]) -> Finding 
     if cancelled_s is None or not (past.came_back or ended_s > cancelled_s + _LATE_S):
         return None
     is_near = any(abs(time_s - cancelled_s) <= 1.0 for time_s in requeues)
+    # The node had not launched the run that its user cancelled: Slurm requeues that.
+    has_failed = any(
+        job.reason == LAUNCH_FAILED and time_s >= cancelled_s for time_s, job in past.changes
+    )
     apart = "cancelled while it was requeued" if is_near else ""
+    apart = "cancelled while its node failed to launch it" if has_failed else apart
     what = f"cancelled, and alive for {ended_s - cancelled_s:.1f} s more"
     return Finding(LOST, task.key, ended_s, what, apart)
 

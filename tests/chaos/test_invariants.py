@@ -167,6 +167,10 @@ def test_a_cancelled_job_must_not_come_back() -> None:
     assert told is not None
     assert told.apart
     assert fate(a_task(cancelled_s=119.0), a_past(RUNNING, DONE), ()) is None
+    failed = replace(HELD, reason=LAUNCH_FAILED)
+    told = fate(task, a_past(RUNNING, RUNNING, failed, RUNNING, DONE), ())
+    assert told is not None
+    assert told.apart == "cancelled while its node failed to launch it"
 
 
 def test_a_job_must_not_wait_for_the_begin_time_of_our_requeue() -> None:

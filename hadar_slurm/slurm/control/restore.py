@@ -37,9 +37,13 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """The nodes that a job is to exclude, those that Slurm shows, and its owner's part of them."""
+    """The nodes that a job is to exclude, those that Slurm shows, and its owner's part of them.
+
+    `request` is its owner's, for a job whose claim has none.
+    """
 
     wanted: tuple[NodeName, ...]
+    request: Request
     shown: tuple[NodeName, ...] = ()
     own: tuple[NodeName, ...] = ()
 
@@ -84,7 +88,7 @@ def restore_jobs(
             kind=Kind.STEER,
             row=queue[job],
             now_s=now_s,
-            own=want,
+            own=excluded[job].request,
             steering=updates.Steer(job, "", want.nodes, excluded[job].wanted),
             excluded=excluded[job].shown,
             own_excluded=excluded[job].own,

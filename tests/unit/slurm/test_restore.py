@@ -272,7 +272,7 @@ def test_a_job_that_is_released_to_be_steered_has_its_limits_before(bench: Bench
     key, queue = JobId(job.key), bench.slurm.queue()
     asked: list[str] = []
     bench.runner.before.append(lambda argv: asked.append(" ".join(argv)))
-    wanted = {key: Exclusion((NodeName("n2"),))}
+    wanted = {key: Exclusion((NodeName("n2"),), bench.slurm.read().request(queue[key]))}
     [returned] = restore_jobs(bench.slurm, bench.ledger, queue, [key], wanted)
     assert returned == Returned(key)
     assert not bench.slurm.queue()[key].is_held

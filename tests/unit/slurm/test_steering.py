@@ -462,6 +462,10 @@ def test_a_job_between_two_runs_is_given_back_to_the_queue(site: Site) -> None:
     assert seen.phase is Phase.RUNNING
     site.apply(Stop(seen.job_id, 0, seen.allocation.gangs[0]))
     assert (job.state, job.hold) == ("PENDING", "")
+    # Slurm shows the number of nodes of the last run, and may refuse that as a request.
+    own = site.backend.ledger[JobId(job.key)].own
+    assert own is not None
+    assert own.num_nodes == "1-1"
 
 
 def test_without_the_ledger_excluded_nodes_count_as_hadards(site: Site) -> None:
