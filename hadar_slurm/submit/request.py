@@ -34,8 +34,8 @@ standard error says whether hadard places the job, or why not; --quiet and --par
   --hadar-gpu-memory SIZE     the least memory of a GPU, e.g. 40G
   --hadar-compute-capability C  the least compute capability (CUDA) of a GPU, e.g. 8.0
   --hadar-checkpoint LEVEL    yes: the job saves on USR1 and resumes, so it may be migrated;
-                              restart:20m: it saves at times and resumes, and may be requeued without
-                              a signal when it loses at most that (default no)
+                              restart:20m: it saves at times and resumes, and may be requeued
+                              without a signal when it loses at most that (default no)
   --hadar-copies N|auto       train in up to N copies on separate nodes (HadarE); auto: one for
                               each suitable node. Needs hadar_slurm.runtime in the script
   --hadar-restart-cost S      seconds that a migration costs the job (default: the site's)

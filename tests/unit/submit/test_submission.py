@@ -166,8 +166,10 @@ def test_a_job_that_must_not_be_requeued_is_not_moved() -> None:
 
 @pytest.mark.parametrize(
     ("time", "loss_s"),
-    [("20m", 1200.0), ("90s", 90.0), ("1H", 3600.0), ("1.5h", 5400.0), ("20", 1200.0)]
-    + [("1:30:00", 5400.0), ("0:05", 5.0), ("1d", 86400.0)],
+    [
+        *(("20m", 1200.0), ("90s", 90.0), ("1H", 3600.0), ("1.5h", 5400.0), ("1d", 86400.0)),
+        *(("20", 1200.0), ("0:05", 5.0), ("1:30:00", 5400.0)),
+    ],
 )
 def test_a_job_may_be_requeued_when_it_loses_little(time: str, loss_s: float) -> None:
     """The time has a unit or is one of sbatch's; the job is submitted like one that saves."""
