@@ -10,7 +10,7 @@ How a job is asked to move (docs/adr/0005): hadard sends USR1 to the batch scrip
 checkpoint, reports state `saved` with the steps that the checkpoint holds, and waits; hadard then
 requeues it. Without a requeue the signal was not hadard's: the job reports `running` and
 continues. A job is sent USR1 only if its report of this run says that it `listens`. A job that may
-be requeued without a signal only tells when it has saved (`tell_checkpoint`).
+be requeued without a signal only reports its checkpoints (`tell_checkpoint`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ and resumes from its newest checkpoint. It may be requeued when it loses at most
 bound, and never when its run would keep less work than it loses: so requeues at most double the
 time that it trains.
 
-A job that tells when it has saved (`handoff.tell_checkpoint`) loses what it has done since. Of any
+A job that reports its checkpoints (`handoff.tell_checkpoint`) loses what it has done since. Of any
 other job only its owner's word is known, that it never loses more than the bound.
 """
 
@@ -25,7 +25,7 @@ def bound_s(row: QueueRow) -> float:
 
 
 def measured_loss_s(row: QueueRow, report: ProgressReport | None, now_s: float) -> float | None:
-    """Return the work in seconds that a requeue would lose now; None where the job never tells."""
+    """Return the work in seconds that a requeue would lose now; None where the job reports none."""
     if report is None or report.saved_s == 0:
         return None
     is_of_this_run = report.restart == row.restarts
