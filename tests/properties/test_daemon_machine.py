@@ -225,7 +225,7 @@ class Daemon(RuleBasedStateMachine):
         assert self.too_much == []
 
     def watch_bounds(self, argv: Sequence[str]) -> None:
-        """Note a stop of a job with a bound on lost work: by a signal, or before twice the bound."""
+        """Note stops of jobs with a bound on lost work by a signal, or before twice the bound."""
         if argv[0] != "scancel" and argv[1] != "requeuehold":
             return
         for [job] in (self.fake.find(word) for word in argv if word in self.own):

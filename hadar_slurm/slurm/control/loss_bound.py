@@ -11,6 +11,9 @@ other job only its owner's word is known, that it never loses more than the boun
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from hadar_slurm.core.job import JobSpec
 from hadar_slurm.handoff import ProgressReport
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client.parse import QueueRow
@@ -47,15 +50,29 @@ def why_not_requeued(row: QueueRow, report: ProgressReport | None, now_s: float)
     return "" if 2 * loses_s <= ran_s else "it has kept less in this run than it would lose"
 
 
-def kept_part(
-    before: float, done_part: float, part_per_s: float, most_s: float, loses_s: float | None
-) -> float:
-    """Return the part of a job, 0 to 1, that it keeps if it is requeued now.
+def with_loss(spec: JobSpec, row: QueueRow, report: ProgressReport | None, now_s: float) -> JobSpec:
+    """Return the spec of a running job with the cost of a requeue now, where the loss is known."""
+    loses_s = measured_loss_s(row, report, now_s)
+    if loses_s is None:
+        return spec
+    return replace(spec, restart_cost_s=spec.restart_cost_s - bound_s(row) / 2 + loses_s)
 
-    `before` is what its earlier runs have kept, `done_part` all that it has done, at `part_per_s`.
+
+def kept_part(
+    before: float,
+    done: float,
+    per_s: float,
+    row: QueueRow,
+    report: ProgressReport | None,
+    now_s: float,
+) -> float:
+    """Return the part of a running job, 0 to 1, that it keeps if it is requeued now.
+
+    `before` is the part that its earlier runs have kept, `done` what is done in all, at `per_s`.
     """
+    most_s, loses_s = bound_s(row), measured_loss_s(row, report, now_s)
     lost_s = most_s if loses_s is None else min(loses_s, most_s)
-    return min(1.0, max(before, done_part - lost_s * part_per_s))
+    return min(1.0, max(before, done - lost_s * per_s))
 
 
 def remark(most_s: float) -> str:

@@ -372,8 +372,12 @@ class SnapshotBuilder:
             spec = replace(spec, can_checkpoint=False)
         progress = self._progress(row, description, report, spec, gang)
         if description.restart_loss_s and may_migrate and gang is not None:
-            spec = self._losing(row, description.restart_loss_s, report, spec)
-            self._now.kept[row.key] = self._kept_part(row, report, spec, progress, gang)
+            total, speed = spec.total_steps, gang.throughput(spec.throughputs)
+            facts = row, report, self.now_s()
+            self._now.kept[row.key] = loss_bound.kept_part(
+                claim.kept_part, progress.steps_done / total, speed / total, *facts
+            )
+            spec = loss_bound.with_loss(spec, *facts)
             why_not = why_not or loss_bound.remark(description.restart_loss_s)
         is_pinned, pinned = phase is Phase.STARTING and is_pending, ""
         if is_pinned:
@@ -394,24 +398,6 @@ class SnapshotBuilder:
             row.partition,
             tuple(remark for remark in (pinned, why_not) if remark),
             is_pinned,
-        )
-
-    def _losing(self, row: QueueRow, most_s: float, report: _Report, spec: JobSpec) -> JobSpec:
-        """Return the spec of a running job with the loss of a requeue now, where it is known."""
-        loses_s = loss_bound.measured_loss_s(row, report, self.now_s())
-        if loses_s is None:
-            return spec
-        return replace(spec, restart_cost_s=spec.restart_cost_s - most_s / 2 + loses_s)
-
-    def _kept_part(
-        self, row: QueueRow, report: _Report, spec: JobSpec, progress: Progress, gang: Gang
-    ) -> float:
-        return loss_bound.kept_part(
-            self.ledger[row.key].kept_part,
-            progress.steps_done / spec.total_steps,
-            gang.throughput(spec.throughputs) / spec.total_steps,
-            loss_bound.bound_s(row),
-            loss_bound.measured_loss_s(row, report, self.now_s()),
         )
 
     def _dependent(self, row: QueueRow, description: Description) -> Job:
