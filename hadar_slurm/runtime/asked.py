@@ -7,6 +7,7 @@ torchrun of docs/templates.md, and `job_templates/torchrun_nodes.py`.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -72,8 +73,7 @@ class Asked:
         """Return the strongest signal of any process: TERM (15) before USR1 (10), or 0."""
         if not distributed.is_initialized():
             return max(self._received)
-        on_gpus = distributed.get_backend() == "nccl"
-        device = torch.device("cuda", torch.cuda.current_device()) if on_gpus else "cpu"
+        device = _gpu() if distributed.get_backend() == "nccl" else torch.device("cpu")
         found = torch.tensor(max(self._received), device=device)
         distributed.all_reduce(found, distributed.ReduceOp.MAX)
         return int(found)
@@ -85,3 +85,10 @@ class Asked:
         step, since_s = self._first or (self._step, 0.0)
         ran_s = time.monotonic() - since_s
         handoff.tell(state, self._step, (self._step - step) / ran_s if ran_s > 0 else 0.0)
+
+
+def _gpu() -> torch.device:
+    """Return this process's own GPU, by `torch.cuda.set_device` or else by torchrun's variable."""
+    chosen, local = torch.cuda.current_device(), int(os.environ.get("LOCAL_RANK") or 0)
+    is_local = chosen == 0 and local < torch.cuda.device_count()
+    return torch.device("cuda", local if is_local else chosen)
