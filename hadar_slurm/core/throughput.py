@@ -18,7 +18,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -68,6 +68,10 @@ class Throughputs:
     def gpu_types(self) -> tuple[str, ...]:
         """Return the GPU types with at least one row, in lower case."""
         return tuple(sorted({gpu_type for (gpu_type, _), _ in self.rows}))
+
+    def without(self, gpu_types: Collection[str]) -> Throughputs:
+        """Return the throughputs on all types but these, which are in lower case."""
+        return Throughputs(tuple((key, row) for key, row in self.rows if key[0] not in gpu_types))
 
     def run_on_all(self, gpu_types: Iterable[str], num_gpus: int) -> bool:
         """Return whether a gang of `num_gpus` runs on each of these types."""

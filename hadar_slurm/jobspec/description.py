@@ -7,6 +7,7 @@ all users who may see the job. It is user input: everything in it is checked her
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ MAX_MEMORY_GB, MAX_CAPABILITY = 1e6, 1e3
 MAX_TYPES = 32
 _KEYS = frozenset(
     "hadar workload rates steps limit_s gpus asks shape copies checkpoint restart_loss_s "
-    "restart_cost_s held steered leave comment types memory_gb capability".split()
+    "restart_cost_s held steered leave comment types memory_gb capability excludes time_on".split()
 )
 # sbatch's options that request GPUs, and their values such as `v100:2,k80` or, of gres, `gpu:2`.
 # They become part of a command, so nothing else may be in them.
@@ -42,6 +43,10 @@ GPU_OPTIONS = ("gpus", "gpus-per-node", "gres", "gpus-per-task", "gpus-per-socke
 _GPUS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}(,[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}){0,7}")
 _NODES = re.compile("[0-9]{1,6}(-[0-9]{1,6})?")
 _TYPE = re.compile(r"[a-z0-9_][a-z0-9_.:+-]{0,63}")
+_HOSTS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]{0,299}")
+_SPAN = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
+# A list of nodes names at most this many: a short text can stand for billions.
+_MOST_HOSTS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +67,10 @@ class Description:
     throughputs: Mapping[str, float] = field(default_factory=dict)
     # What the job needs of each GPU.
     needs: Needs = field(default_factory=Needs)
+    # The GPU type on which `limit_s` was measured; empty: the limit holds on every type.
+    time_on: str = ""
+    # The nodes that the user excludes, in Slurm's syntax.
+    excludes: str = ""
     # None allows every uniform layout of the `gpus`.
     shape: Shape | None = None
     # Above 1 the tasks of the job's array are copies of one training (HadarE), each on one node.
@@ -101,6 +110,10 @@ class Description:
         types = self.needs.types
         if len(types) > MAX_TYPES or not all(map(_TYPE.fullmatch, types)):
             raise JobSpecError(f"no GPU types: {', '.join(types)}")
+        if self.time_on and not (limit_s and _TYPE.fullmatch(self.time_on)):
+            raise JobSpecError(f"no GPU type on which a time limit was measured: {self.time_on!r}")
+        if self.excludes and not is_node_list(self.excludes):
+            raise JobSpecError(f"no list of nodes to exclude: {self.excludes!r}")
         if not may_ask(self.asks):
             raise JobSpecError(f"no request for GPUs and nodes: {dict(self.asks)!r}")
         if not self.workload and not self.throughputs:
@@ -161,6 +174,8 @@ def encode(description: Description) -> str:
         "types": list(description.needs.types) or None,
         "memory_gb": description.needs.memory_gb or None,
         "capability": description.needs.compute_capability or None,
+        "excludes": description.excludes,
+        "time_on": description.time_on,
         "comment": description.comment,
     }
     given = {key: value for key, value in tree.items() if value not in ("", None, {})}
@@ -216,6 +231,8 @@ def decode(comment: str) -> Description | None:
         workload=str(tree.get("workload", "")),
         throughputs=throughputs,
         needs=Needs(types=tuple(types), memory_gb=memory_gb, compute_capability=capability),
+        excludes=str(tree.get("excludes", "")),
+        time_on=str(tree.get("time_on", "")),
         shape=parse_shape(str(tree["shape"])) if tree.get("shape") else None,
         copies=tree.get("copies", 1),
         checkpoint=tree.get("checkpoint") is True,
@@ -235,6 +252,14 @@ def may_ask(asks: Mapping[str, object]) -> bool:
         name in forms and isinstance(value, str) and forms[name].fullmatch(value)
         for name, value in asks.items()
     )
+
+
+def is_node_list(text: str) -> bool:
+    """Return whether a text is a list of nodes such as `n[1-3],gpu7`, and not too long."""
+    spans = [int(most) - int(least) + 1 for least, most in _SPAN.findall(text)]
+    # The number if all spans were of one name.
+    is_small = all(span > 0 for span in spans) and math.prod(spans) <= _MOST_HOSTS
+    return is_small and _HOSTS.fullmatch(text) is not None
 
 
 def decode_or_none(comment: str) -> Description | None:

@@ -77,9 +77,14 @@ class Estimator:
         return self._of(description, user, gpu_types)[1]
 
     def total_steps(self, description: Description, throughputs: Throughputs) -> int:
-        """Return a job's total steps; if unknown, those of its time limit on the slowest type."""
+        """Return a job's total steps; if unknown, those of its time limit.
+
+        On the type where that was measured, else on the slowest.
+        """
         if description.steps:
             return description.steps
+        if (speed := throughputs.on(description.time_on, description.gpus)) > 0:
+            return max(1, round(description.limit_s * speed))
         # The limit must allow the job to run on every type.
         speeds = [throughputs.on(gpu_type, description.gpus) for gpu_type in throughputs.gpu_types]
         slowest = min((speed for speed in speeds if speed > 0), default=_STEPS_A_SECOND)
@@ -93,7 +98,9 @@ class Estimator:
         if self._version != self.speeds.version or len(self._known) > _MOST_KNOWN:
             self._known.clear()
             self._version = self.speeds.version
-        here = tuple(gpu_types)
+        here, time_on = tuple(gpu_types), description.time_on
+        if time_on and time_on not in map(str.lower, here):
+            here = (*here, time_on)
         workload, gpus = workload_of(description, user), description.gpus
         given = description.throughputs
         key: tuple[object, ...] = (gpus, description.needs, *given.items())
@@ -116,9 +123,8 @@ class Estimator:
         barred = {name for name in names if self.why_not(description, name)}
         if not barred:
             return found
-        rows = ((key, row) for key, row in throughputs.rows if key[0] not in barred)
         allowed = {name: value for name, value in estimates.items() if name not in barred}
-        return Throughputs.of(dict(rows)), allowed
+        return throughputs.without({name.lower() for name in barred}), allowed
 
     def _prior(self, description: Description, gpu_types: tuple[str, ...]) -> model.Prior:
         """Return the throughputs assumed before any measurement."""

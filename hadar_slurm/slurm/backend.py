@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput import ThroughputTable
@@ -30,10 +30,21 @@ from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.loss_bound import bound_s
 from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.slurm.control.pins import Pins
-from hadar_slurm.slurm.control.restore import NO_LIMITS, NODES_REPORT_WITHIN_S, restore_jobs
+from hadar_slurm.slurm.control.restore import (
+    NO_LIMITS,
+    NODES_REPORT_WITHIN_S,
+    Exclusion,
+    restore_jobs,
+)
 from hadar_slurm.slurm.control.start_stop import Mover, must_name_type
 from hadar_slurm.slurm.control.state_machine import Event, Kind
-from hadar_slurm.slurm.control.steering import Foresight, Steerer, limits, may_wait_unheld
+from hadar_slurm.slurm.control.steering import (
+    Foresight,
+    Limit,
+    Steerer,
+    limits,
+    may_wait_unheld,
+)
 from hadar_slurm.slurm.observe.array_jobs import Fork
 from hadar_slurm.slurm.observe.copy_facts import copy_facts
 from hadar_slurm.slurm.observe.snapshot_builder import Observation, SnapshotBuilder
@@ -157,8 +168,10 @@ class SlurmBackend:
         early = [a for a in actions if isinstance(a, Stop) and a.job_id in not_ready]
         starts = [action for action in actions if isinstance(action, Start)]
         spool, grace_s = self.settings.spool, self.settings.grace_s
-        kept = seen.kept if seen is not None else {}
-        mover = Mover(self.slurm, self.ledger, spool, grace_s, self._pause, self.now_s, kept)
+        limits_s, kept = (seen.limits_s, seen.kept) if seen is not None else ({}, {})
+        mover = Mover(
+            self.slurm, self.ledger, spool, grace_s, self._pause, self.now_s, limits_s, kept
+        )
         if seen is not None:
             # Other jobs have their GPUs now.
             mover.hold_timed_out(seen.pin_timed_out - {start.job_id for start in starts})
@@ -189,9 +202,8 @@ class SlurmBackend:
         if seen is None or seen.way is not Mode.STEER or self._state is None:
             return {}
         now_s = self.now_s()
-        steerer = Steerer(
-            self.slurm, self.ledger, self._pins, self._state, seen.snapshot.jobs, now_s
-        )
+        jobs, limits_s = seen.snapshot.jobs, seen.limits_s
+        steerer = Steerer(self.slurm, self.ledger, self._pins, self._state, jobs, now_s, limits_s)
         gapped = steerer.gapped(actions, seen.alive)
         later = {a: Outcome(a, Status.DEFERRED, _GAP) for a in gapped}
         starts = [a for a in actions if isinstance(a, Start) and steerer.may_start(a)]
@@ -224,7 +236,19 @@ class SlurmBackend:
             and may_wait_unheld(job, cluster)
         ]
         wanted = limits(held, {}, (), cluster)
-        self._give_back(queue, wanted, {job: limit.excluded for job, limit in wanted.items()})
+        self._give_back(queue, wanted, self._exclusions(wanted, queue))
+
+    def _exclusions(
+        self, limits: Mapping[JobId, Limit], queue: Mapping[JobId, QueueRow]
+    ) -> dict[JobId, Exclusion]:
+        """Return what jobs are to exclude beside their owners' nodes, where it is anything."""
+        found = {}
+        for job, limit in limits.items():
+            shown = self._state.excluded.get(job, ()) if self._state is not None else ()
+            own = self.ledger.excluded_by_owner(queue[job], shown)
+            if limit.excluded:
+                found[job] = Exclusion(tuple(sorted({*limit.excluded, *own})), shown, own)
+        return found
 
     def wait(self, until_s: float) -> Wake:
         """Sleep until the round ends, the jobs or nodes of the plan change, or a pin times out.
@@ -334,7 +358,7 @@ class SlurmBackend:
         self,
         queue: Mapping[JobId, QueueRow],
         jobs: Collection[JobId],
-        excluded: Mapping[JobId, tuple[NodeName, ...]] = NO_LIMITS,
+        excluded: Mapping[JobId, Exclusion] = NO_LIMITS,
     ) -> None:
         """Restore jobs of a queue that was just read; see `restore_jobs`."""
         if not jobs:

@@ -21,15 +21,18 @@ def compose(
 ) -> tuple[str, ...]:
     """Return the sbatch call: hadar-sbatch's options first, then all of the user's.
 
-    `excluded`: nodes that a job which is not held must not get.
+    `excluded`: nodes that a job which is not held must not get, beside those of the user.
     """
     if not is_held:
         # Plain Slurm would not place the copies on separate nodes.
         description = replace(description, copies=1)
     marked = replace(description, is_held=is_held, is_steered=bool(excluded))
     added = [f"--comment={encode(marked)}"]
+    own = ["comment"]
     if excluded:
-        added.append(f"--exclude={','.join(excluded)}")
+        nodes = [*excluded, *([description.excludes] if description.excludes else [])]
+        added.append(f"--exclude={','.join(nodes)}")
+        own.append("exclude")
     if is_held:
         added.append("--hold")
     if description.copies > 1:
@@ -46,7 +49,7 @@ def compose(
         if "open-mode" not in request.values:
             # Otherwise each restart would empty the output file.
             added.append("--open-mode=append")
-    kept = [word for option in request.options if option.name != "comment" for word in option.words]
+    kept = [word for option in request.options if option.name not in own for word in option.words]
     return ("sbatch", *added, *kept, *request.script)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hadar_slurm.jobspec.estimator import Estimator
 
 # Options with which the user chooses the nodes.
-_PLACES = ("nodelist", "exclude", "reservation", "nodefile", "clusters")
+_PLACES = ("nodelist", "nodefile", "clusters")
 
 
 class Decision(NamedTuple):
@@ -72,7 +72,13 @@ def why_nodes_or_start_fixed(request: SbatchRequest) -> str:
 
 def why_nodes_fixed(request: SbatchRequest) -> str:
     """Return why hadard cannot choose the job's nodes: an option fixes them; else ""."""
-    return next((f"--{name} is given" for name in _PLACES if name in request.values), "")
+    fixed = next((f"--{name} is given" for name in _PLACES if name in request.values), "")
+    excluded = request.values.get("exclude", "")
+    if excluded and not fixed:
+        from hadar_slurm.jobspec.description import is_node_list
+
+        return "" if is_node_list(excluded) else f"hadard cannot read --exclude={excluded}"
+    return fixed
 
 
 def _why_not_counted(request: SbatchRequest) -> str:

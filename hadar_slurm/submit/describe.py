@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.gpu_types import Needs, parse_memory_gb
 from hadar_slurm.core.job import Shape
 from hadar_slurm.core.throughput import ThroughputTable, workload_name
+from hadar_slurm.core.time_limit import format_time_limit, parse_duration
 from hadar_slurm.core.units import parse_count, parse_number
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import (
@@ -18,13 +19,13 @@ from hadar_slurm.jobspec.description import (
     MAX_LOSS_S,
     MIN_LOSS_S,
     Description,
+    is_node_list,
     may_ask,
     parse_shape,
 )
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.gpu_options import UNCOUNTED
 from hadar_slurm.submit.request import PREFIX, SbatchRequest
-from hadar_slurm.submit.time_limit import format_time_limit, parse_duration
 
 # With many more copies each step contributes less (docs/runtime.md).
 AUTO_COPIES = 16
@@ -49,6 +50,7 @@ def describe(
     gpus, shape = _gang(request)
     saves, loss_s = _checkpoint(given.get("checkpoint", "no"))
     forks, cost = "copies" in given, given.get("restart-cost")
+    excluded = request.values.get("exclude", "")
     if forks:
         shape, saves = _shape_of_copy(request, gpus, shape), True
     saves = saves and "no-requeue" not in request.values
@@ -69,6 +71,9 @@ def describe(
         throughputs=_throughputs(given["throughput"]) if "throughput" in given else {},
         workload=_workload(request, estimator.table),
         needs=_needs(request),
+        time_on=_time_on(given.get("time-on", ""), limit_s),
+        # Others leave the job to Slurm.
+        excludes=excluded if is_node_list(excluded) else "",
     )
     copies = _copies(given["copies"], found, estimator, cluster) if forks else 1
     return replace(found, copies=copies)
@@ -163,6 +168,13 @@ def _needs(request: SbatchRequest) -> Needs:
         memory_gb=memory_gb,
         compute_capability=_number(given.get("compute-capability", "0"), "compute-capability"),
     )
+
+
+def _time_on(gpu_type: str, limit_s: float) -> str:
+    """Return the GPU type for which the time limit is given."""
+    if gpu_type and not limit_s:
+        raise JobSpecError(f"{PREFIX}time-on {gpu_type}: of which time limit? give --time too")
+    return gpu_type.lower()
 
 
 def _asks(request: SbatchRequest, gpus: int) -> Mapping[str, str]:
@@ -294,6 +306,9 @@ def check_fits(description: Description, cluster: Cluster, estimator: Estimator)
         if gpu_type not in known:
             names = ", ".join(cluster.gpus_by_type)
             raise JobSpecError(f"GPU type {gpu_type!r} is not in this cluster, which has {names}")
+    time_on = description.time_on
+    if time_on and (why := _why_not_measured(description, estimator, known)):
+        raise JobSpecError(f"{PREFIX}time-on {time_on}: {why}")
     why_not = {name: estimator.why_not(description, name) for name in cluster.gpus_by_type}
     if all(why_not.values()):
         reasons = "; ".join(f"{name}: {why}" for name, why in why_not.items())
@@ -311,3 +326,15 @@ def check_fits(description: Description, cluster: Cluster, estimator: Estimator)
         + ", ".join(f"{n} {gpu_type}" for gpu_type, n in cluster.gpus_by_type.items())
         + f" on {len(cluster.nodes)} nodes"
     )
+
+
+def _why_not_measured(
+    description: Description, estimator: Estimator, gpu_types: Collection[str]
+) -> str:
+    """Return why a time limit given for `time_on` says nothing of other types; "" if it does."""
+    time_on = description.time_on
+    if why := estimator.why_not(description, time_on):
+        return f"the job may not have it: {why}"
+    throughputs = estimator.throughputs(description, "", gpu_types)
+    is_known = throughputs.on(time_on, description.gpus) > 0
+    return "" if is_known else "the job's throughput there is not known"

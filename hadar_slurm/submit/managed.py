@@ -10,6 +10,7 @@ from typing import NamedTuple
 from hadar_slurm.core.cluster import Cluster, Node, NodeName
 from hadar_slurm.core.gpu_types import NO_TYPES
 from hadar_slurm.core.throughput import parse_table
+from hadar_slurm.core.time_limit import late_types, parse_time_limit
 from hadar_slurm.errors import JobSpecError, SlurmError
 from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE, user_reports
 from hadar_slurm.jobspec.description import Description
@@ -23,7 +24,6 @@ from hadar_slurm.submit.compose import check_exports, compose
 from hadar_slurm.submit.decision import Call, Decision, why_nodes_fixed, why_nodes_or_start_fixed
 from hadar_slurm.submit.describe import check_fits, describe, summary, unknown_model
 from hadar_slurm.submit.request import SbatchRequest
-from hadar_slurm.submit.time_limit import parse_time_limit
 
 
 def managed_call(
@@ -38,7 +38,8 @@ def managed_call(
     why_fixed, why_not = why_nodes_fixed(request), unserved or why_nodes_or_start_fixed(request)
     constraint = request.values.get("constraint", "")
     try:
-        nodes = _nodes(request.values.get("partition"), allows(constraint))
+        excluded = "" if why_fixed else request.values.get("exclude", "")
+        nodes = _nodes(request.values.get("partition"), allows(constraint), excluded)
     except JobSpecError as error:
         return _left(request, str(error))
     cluster, own_cluster = nodes.everywhere, nodes.allowed
@@ -49,15 +50,15 @@ def managed_call(
     description = describe(request, estimator, own_cluster, limit_s)
     if cluster is not None and cluster.nodes:
         check_fits(description, cluster, estimator)
-    if why := why_fixed or _why_not_satisfied(constraint, description, own_cluster):
+    if why := why_fixed or _why_not_satisfied(request, description, own_cluster):
         return _left(request, why)
     is_taken = not why_not
-    excluded = _impossible(description, estimator, own_cluster)
+    impossible = _impossible(description, estimator, own_cluster)
     # Only hadard can put copies on separate nodes, and choose a type on every node: they are held.
     is_steered = (
         is_taken
         and description.copies == 1
-        and excluded is not None
+        and impossible is not None
         and beat is not None
         and beat.steers(request.values.get("partition"))
     )
@@ -77,7 +78,7 @@ def managed_call(
     if is_held and description.copies > 1:
         check_exports(request)
         variables[COPIES_VARIABLE] = str(description.copies)
-    kept_off = excluded or () if is_steered else ()
+    kept_off = impossible or () if is_steered else ()
     argv = compose(request, description, is_held=is_held, excluded=kept_off)
     return Call(argv, decision, variables, tuple(notes), description, own_cluster, estimator)
 
@@ -90,14 +91,20 @@ def _left(request: SbatchRequest, why: str) -> Call:
 def _impossible(
     description: Description, estimator: Estimator, cluster: Cluster | None
 ) -> tuple[NodeName, ...] | None:
-    """Return the nodes of a job's partition with a type on which it does not run.
+    """Return the nodes of a job's partition with a type on which it does not run or end in time.
 
-    None where these are all, and where the nodes are not known.
+    None where these are all, and where the nodes are not known. hadard gives a job more time on a
+    slower type, sbatch does not.
     """
     if cluster is None:
         return None
     throughputs = estimator.throughputs(description, "", cluster.gpus_by_type)
     size = description.gpus
+    if description.limit_s and (description.steps or description.time_on):
+        limits_s = dict.fromkeys(throughputs.gpu_types, description.limit_s)
+        steps = estimator.total_steps(description, throughputs)
+        late = late_types(throughputs, size, steps, limits_s, cluster.gpus_by_type)
+        throughputs = throughputs.without(late.keys())
     wrong = [
         node.name
         for node in cluster.nodes
@@ -113,16 +120,24 @@ def _estimator(beat: Heartbeat | None) -> Estimator:
     return Estimator.shipped(table, own_types=beat.gpu_types if beat else NO_TYPES)
 
 
-def _why_not_satisfied(constraint: str, description: Description, cluster: Cluster | None) -> str:
-    """Return why hadard cannot place a job with a constraint; "" if it can."""
-    if not constraint:
+def _why_not_satisfied(
+    request: SbatchRequest, description: Description, cluster: Cluster | None
+) -> str:
+    """Return why hadard cannot place a job with a constraint or excluded nodes; "" if it can."""
+    given = [name for name in ("constraint", "exclude") if name in request.values]
+    if "constraint" in given:
+        try:
+            constraint, most = (
+                request.values["constraint"],
+                max(s.nodes for s in description.shapes),
+            )
+            allows(constraint, most)
+        except JobSpecError as error:
+            return str(error)
+    if not given or cluster is None or cluster.nodes:
         return ""
-    try:
-        allows(constraint, max(shape.nodes for shape in description.shapes))
-    except JobSpecError as error:
-        return str(error)
-    has_none = cluster is not None and not cluster.nodes
-    return f"no node with GPUs has --constraint={constraint}" if has_none else ""
+    options = " and ".join(f"--{name}={request.values[name]}" for name in given)
+    return f"{options} leaves no node with GPUs"
 
 
 class _Nodes(NamedTuple):
@@ -134,13 +149,17 @@ class _Nodes(NamedTuple):
     limit_s: float = 0.0
 
 
-def _nodes(partitions: str | None, is_allowed: Allows) -> _Nodes:
+def _nodes(partitions: str | None, is_allowed: Allows, excluded: str = "") -> _Nodes:
     """Return the nodes for a job of partitions `a,b`; of the default one for None, of all for "".
 
+    `excluded` is a list of nodes that it must not have, in Slurm's syntax.
     Nothing is known if Slurm does not answer: sbatch will print why.
     """
     try:
-        text = Runner(timeout_s=10).run(["sinfo", "-h", "-N", "-o", "%N|%G|%P|%L|%l|%b"])
+        runner = Runner(timeout_s=10)
+        text = runner.run(["sinfo", "-h", "-N", "-o", "%N|%G|%P|%L|%l|%b"])
+        hostnames = ["scontrol", "show", "hostnames", excluded]
+        not_here = set(runner.run(hostnames).split()) if excluded else set()
     except SlurmError:
         return _Nodes()
     everywhere, here, limits = {}, {}, set()
@@ -153,7 +172,7 @@ def _nodes(partitions: str | None, is_allowed: Allows) -> _Nodes:
             is_here = not partitions or partition.rstrip("*") in partitions.split(",")
         if is_here:
             limits.add(parse_time_limit(default) or parse_time_limit(most) or 0.0)
-        if is_here and is_allowed(features.split(",")):
+        if is_here and name not in not_here and is_allowed(features.split(",")):
             here[name] = node
     whole, part = (Cluster.of(n for n in nodes.values() if n.gpus) for nodes in (everywhere, here))
     return _Nodes(whole, part, max(limits) if limits and min(limits) > 0 else 0.0)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.submit.gpu_options import GpuOption, gpu_options
 from hadar_slurm.submit.options import COMPONENT, SbatchOption, options_in, split_options
 from hadar_slurm.submit.script import read_directives
-from hadar_slurm.submit.time_limit import parse_time_limit
 
 PREFIX = "--hadar-"
 
@@ -33,6 +33,8 @@ standard error says whether hadard places the job, or why not; --quiet and --par
                               that sbatch's own options name, else all whole GPUs)
   --hadar-gpu-memory SIZE     the least memory of a GPU, e.g. 40G
   --hadar-compute-capability C  the least compute capability (CUDA) of a GPU, e.g. 8.0
+  --hadar-time-on TYPE        the GPU type for which --time is given: on a slower type the job gets
+                              a longer time limit, within the partition's maximum
   --hadar-checkpoint LEVEL    yes: the job saves on USR1 and resumes, so it may be migrated;
                               restart:20m: it saves at times and resumes, and may be requeued
                               without a signal when it loses at most that (default no)
@@ -49,7 +51,7 @@ options are sbatch's and are passed on unchanged; `sbatch --help` lists them."""
 
 KNOWN = (
     *"model batch-size throughput steps gang types gpu-memory compute-capability".split(),
-    *"copies checkpoint restart-cost".split(),
+    *"time-on copies checkpoint restart-cost".split(),
 )
 DRY_RUN, JSON, NO_HADAR, HELP = "hadar-dry-run", "hadar-json", "no-hadar", "hadar-help"
 FLAGS = (DRY_RUN, JSON, NO_HADAR, HELP)

@@ -21,7 +21,8 @@ _hadar_sbatch() {
         return
         ;;
     --hadar-model | --hadar-batch-size | --hadar-throughput | --hadar-steps | --hadar-gang | \
-        --hadar-types | --hadar-gpu-memory | --hadar-compute-capability | --hadar-restart-cost)
+        --hadar-types | --hadar-gpu-memory | --hadar-compute-capability | --hadar-time-on | \
+        --hadar-restart-cost)
         compopt +o default
         return
         ;;
@@ -29,7 +30,7 @@ _hadar_sbatch() {
     _hadar_sbatch_of_sbatch "$@"
     [[ $word == -* ]] || return
     local own='--hadar-model --hadar-batch-size --hadar-throughput --hadar-steps --hadar-gang
-        --hadar-types --hadar-gpu-memory --hadar-compute-capability
+        --hadar-types --hadar-gpu-memory --hadar-compute-capability --hadar-time-on
         --hadar-checkpoint --hadar-copies --hadar-restart-cost --hadar-dry-run --hadar-json
         --no-hadar --hadar-help --help'
     local -a found

@@ -8,6 +8,7 @@ complete -c hadar-sbatch -l hadar-throughput -x -d 'Steps/s of the whole gang on
 complete -c hadar-sbatch -l hadar-steps -x -d 'Training steps in all'
 complete -c hadar-sbatch -l hadar-types -x -d 'GPU types that the job may have'
 complete -c hadar-sbatch -l hadar-gpu-memory -x -d 'Least memory of a GPU, such as 40G'
+complete -c hadar-sbatch -l hadar-time-on -x -d 'GPU type for which --time is given, such as v100'
 complete -c hadar-sbatch -l hadar-compute-capability -x -d 'Least compute capability of a GPU, such as 8.0'
 complete -c hadar-sbatch -l hadar-gang -x -d 'GPUs, in any uniform layout or per node and nodes'
 complete -c hadar-sbatch -l hadar-checkpoint -x -a 'yes no restart:20m' -d 'Whether the job saves and resumes'

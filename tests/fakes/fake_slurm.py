@@ -111,6 +111,8 @@ class FakeJob:
     throttle: int = 0
     excluded: tuple[str, ...] = ()
     nice: int = 0
+    # In minutes; 0: none.
+    limit_min: int = 0
     features: frozenset[str] = frozenset()
     prefers: str = ""
     dependency: int = 0
@@ -214,6 +216,8 @@ class FakeSlurm:
         self.gpus_per_user = 0
         # The nodes of reservations that begin before any job would end.
         self.reserved: set[str] = set()
+        # The maximum time limit of a partition, as sinfo shows it.
+        self.most_time = "infinite"
         self._by_key: dict[str, FakeJob] = {}
         self._numbers = count(1)
         self._ranks = count(1)
@@ -420,6 +424,8 @@ class FakeSlurm:
         elif key == "Features":
             self._must_wait(job)
             job.features = frozenset(filter(None, value.split("&")))
+        elif key == "TimeLimit":
+            job.limit_min = int(value)
         elif key == "Nice":
             self._must_wait(job)
             if int(value) != job.nice:

@@ -250,6 +250,8 @@ class Tools:
         if words == ["-a", "-h", "-o", "%P"]:
             names = dict.fromkeys(p for node in self.slurm.nodes.values() for p in node.partitions)
             return 0, "".join(f"{name}{'*' * (name == 'main')}\n" for name in names), ""
+        if words == ["-a", "-h", "-o", "%R|%l"]:
+            return 0, f"main|{self.slurm.most_time}\n", ""
         assert words == ["-h", "-N", "-o", "%N|%G|%P|%L|%l|%b"], words
         rows = [(n, p) for n in self.slurm.nodes.values() for p in n.partitions]
         lines = (
@@ -499,7 +501,7 @@ def _job_line(slurm: FakeSlurm, job: FakeJob) -> str:
         f"Dependency={_dependency(slurm, job)} Requeue={int(job.may_requeue)} "
         f"Restarts={job.restarts} BatchFlag={int(job.is_batch)} Reboot=0 "
         f"ExitCode={job.exit_status >> 8}:{job.exit_status & 127} "
-        f"DerivedExitCode=0:0 RunTime=00:00:00 TimeLimit=UNLIMITED TimeMin=N/A "
+        f"DerivedExitCode=0:0 RunTime=00:00:00 TimeLimit={_limit(job)} TimeMin=N/A "
         f"SubmitTime={_time(job.submitted_s)} StartTime={_begins(job)} Deadline=N/A{cron} "
         f"Partition={job.partition} AllocNode:Sid=localhost:1 "
         f"ReqNodeList={_or(fold(asked.nodes))} ExcNodeList={_or(fold(job.excluded))} "
@@ -512,8 +514,14 @@ def _job_line(slurm: FakeSlurm, job: FakeJob) -> str:
     )
 
 
+def _limit(job: FakeJob) -> str:
+    hours, minutes = divmod(job.limit_min, 60)
+    return f"{hours:02}:{minutes:02}:00" if job.limit_min else "UNLIMITED"
+
+
 def _reservations(slurm: FakeSlurm) -> str:
     if not slurm.reserved:
         return "No reservations in the system\n"
     names = ",".join(sorted(slurm.reserved))
-    return f"ReservationName=repair Nodes={names} NodeCnt={len(slurm.reserved)} Flags=MAINT\n"
+    count = len(slurm.reserved)
+    return f"ReservationName=repair Flags=MAINT Nodes={names} NodeCnt={count} State=INACTIVE\n"

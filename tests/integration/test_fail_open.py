@@ -537,3 +537,26 @@ def test_a_hold_that_comes_when_the_job_runs_is_taken_back(site: Site, by_hadard
     else:
         assert release(site)["failed"] == []
     assert site.queue()[job].is_held_as_it_runs
+
+
+def test_nodes_that_a_user_excludes_stay_excluded(site: Site) -> None:
+    """While hadard steers the job, and after it has given it back."""
+    site.start(mode="steer")
+    site.occupy(n1="gpu:4", n6="gpu:v100:2")
+    words = (
+        "--hadar-throughput=v100=20,p100=20",
+        "--hadar-steps=100",
+        "--gpus=1",
+        "-C",
+        "v100|p100",
+    )
+    job = site.submit(*words, "--hadar-types=v100", "-x", "n2,n5", "--wrap=sleep 600")
+
+    def excluded() -> str:
+        text = site.runner.run(["scontrol", "show", "job", "-o", job])
+        return next(word for word in text.split() if word.startswith("ExcNodeList="))
+
+    eventually(lambda: excluded() == "ExcNodeList=n[2-6]", excluded)
+    site.hadard.stop()
+    release(site)
+    assert excluded() == "ExcNodeList=n[2,5]"

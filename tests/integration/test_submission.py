@@ -81,24 +81,14 @@ def test_a_job_of_the_partition_is_held_and_placed(site: Site) -> None:
     assert all(site.tree(job) == site.planned(job) for job, _ in jobs)
 
 
-@pytest.mark.parametrize(
-    ("words", "option"),
-    [
-        (["-w", "n4"], "nodelist"),
-        (["-x", "n[1-3,5-6]"], "exclude"),
-        (["-C", "p100", "-xn3"], "exclude"),
-    ],
-)
-def test_a_job_with_nodes_of_its_own_choice_is_left_alone(
-    site: Site, words: list[str], option: str
-) -> None:
-    """A job whose user restricts the nodes runs there, without a description, and is in no plan."""
+def test_a_job_with_nodes_of_its_own_choice_is_left_alone(site: Site) -> None:
+    """A job whose user names the nodes runs there, without a description, and is in no plan."""
     site.start()
-    job, notes = submitted(site, *OWN, *words, "--gpus=1", WRAP)
-    assert notes == [f"hadar-sbatch: plain Slurm places this job: --{option} is given"]
+    job, notes = submitted(site, *OWN, "-w", "n4", "--gpus=1", WRAP)
+    assert notes == ["hadar-sbatch: plain Slurm places this job: --nodelist is given"]
     site.until_running(job)
     site.until_rounds(1)
-    assert site.tree(job) in ({"n4": {"p100": 1}}, {"n3": {"p100": 1}})
+    assert site.tree(job) == {"n4": {"p100": 1}}
     assert site.queue()[job].comment == ""
     assert all(job not in line["jobs"] for line in site.lines())
     assert site.lines()[-1]["occupied"] == site.tree(job)
@@ -113,6 +103,10 @@ def test_a_job_with_nodes_of_its_own_choice_is_left_alone(
         (["--hadar-types=p100,k80"], {"p100"}),
         (["--hadar-gpu-memory=14G"], {"v100"}),
         (["--hadar-types=k80", "-C", "(k80|v100)"], {"k80"}),
+        (["-x", "n[1-2,6]"], {"p100"}),
+        (["-C", "p100|k80", "-xn3,n4"], {"k80"}),
+        (["--reservation=lab"], {"p100", "k80"}),
+        (["--reservation=lab", "-x", "n4"], {"k80"}),
     ],
 )
 @pytest.mark.parametrize("mode", ["hold", "steer"])
@@ -120,14 +114,47 @@ def test_a_job_gets_the_types_that_its_user_allows(
     site: Site, mode: str, words: list[str], types: set[str]
 ) -> None:
     """The fastest of them, though others are faster: in both modes, and managed."""
+    if is_reserved := "--reservation=lab" in words:
+        new = "ReservationName=lab Nodes=n[4-5] StartTime=now Duration=60 Users=root"
+        site.run(["scontrol", "create", "reservation", *new.split()])
+    try:
+        site.start(mode=mode)
+        job, notes = submitted(site, *OWN, "--gpus=1", *words, WRAP)
+        assert [note for note in notes if not note.startswith("hadar-sbatch: hadard places")] == []
+        site.until_running(job)
+        assert {name for gpus in site.tree(job).values() for name in gpus} <= types
+        # In mode steer Slurm may start it before hadard's next round.
+        site.until_rounds(1)
+        assert any(job in line["jobs"] for line in site.lines())
+    finally:
+        if is_reserved:
+            site.hadard.stop()
+            site.run(["scancel", "--reservation=lab"])
+            delete = ["scontrol", "delete", "ReservationName=lab"]
+            eventually(lambda: site.run(delete).returncode == 0, "reservation deleted")
+
+
+@pytest.mark.parametrize("mode", ["hold", "steer"])
+def test_a_job_ends_within_its_time_limit_or_gets_the_limit_of_the_type(
+    site: Site, mode: str
+) -> None:
+    """40 s of work on a V100, 120 s on a P100, one minute allowed, and all V100s are busy."""
     site.start(mode=mode)
-    job, notes = submitted(site, *OWN, "--gpus=1", *words, WRAP)
-    assert [note for note in notes if not note.startswith("hadar-sbatch: hadard places")] == []
-    site.until_running(job)
-    assert {name for gpus in site.tree(job).values() for name in gpus} == types
-    # In mode steer Slurm may start it before hadard's next round.
-    site.until_rounds(1)
-    assert any(job in line["jobs"] for line in site.lines())
+    busy = site.occupy(n1="gpu:4", n2="gpu:4", n6="gpu:v100:2")
+    words = ("--hadar-throughput=v100=20,p100=6.7", "--hadar-steps=800", "--time=1", "--gpus=1")
+    waits, _ = submitted(site, *words, WRAP)
+    prolonged, _ = submitted(site, *words, "--hadar-time-on=v100", WRAP)
+    site.until_running(prolonged)
+    assert {name for gpus in site.tree(prolonged).values() for name in gpus} == {"p100"}
+    assert "TimeLimit=00:03:00" in site.details()[prolonged]
+    site.until_rounds(2)
+    assert site.state(waits) == "PENDING"
+    reason = "what is left takes 0:01:59 on p100, where its time limit is 0:01:00"
+    assert reason in site.lines()[-1]["jobs"][waits]["remarks"]
+    site.free(busy["n1"])
+    site.until_running(waits)
+    assert site.tree(waits) == {"n1": {"v100": 1}}
+    assert "TimeLimit=00:01:00" in site.details()[waits]
 
 
 def test_a_job_that_no_type_suits_is_told_why(site: Site) -> None:

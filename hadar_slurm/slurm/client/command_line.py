@@ -17,10 +17,16 @@ from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.errors import SlurmError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.slurm.client import scontrol
 from hadar_slurm.slurm.client.fairshare import parse_fair_shares
-from hadar_slurm.slurm.client.parse import NodeRow, QueueRow, parse_reserved_nodes
+from hadar_slurm.slurm.client.parse import NodeRow, QueueRow, parse_reservations
 from hadar_slurm.slurm.client.protocol import Abilities, Partitions, Shares, Site
 from hadar_slurm.slurm.client.runner import Runner, fault_of, is_unreachable
-from hadar_slurm.slurm.client.state import SlurmState, read_all, read_nodes, read_queue
+from hadar_slurm.slurm.client.state import (
+    SHOW_RESERVATIONS,
+    SlurmState,
+    read_all,
+    read_nodes,
+    read_queue,
+)
 from hadar_slurm.slurm.client.updates import SignalCheckpoint, Update
 
 # Words that scontrol does not split when it reads them from its standard input.
@@ -88,8 +94,8 @@ class CommandLine:
 
     def reserved_nodes(self) -> frozenset[NodeName]:
         """Return the nodes of all reservations, also of those that have not begun."""
-        text = self.runner.run(["scontrol", "-a", "show", "reservation", "-o"])
-        return parse_reserved_nodes(text)
+        found = parse_reservations(self.runner.run(SHOW_RESERVATIONS))
+        return frozenset[NodeName]().union(*(one.nodes for one in found))
 
     def partitions(self) -> Partitions:
         """Return the partitions that sinfo lists, hidden ones included."""

@@ -16,6 +16,7 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from hadar_slurm.core.cluster import JobId, Node, NodeName
 from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import SlurmOutputError
 from hadar_slurm.slurm.client.gres import parse_gpu_detail, parse_gpus
 from hadar_slurm.slurm.client.squeue import Fields
@@ -44,6 +45,7 @@ FAILED_STATES = frozenset(
 _OPEN_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 # Flags of a node that Slurm has powered down, and powers up for a job.
 _ASLEEP_FLAGS = frozenset(("POWERED_DOWN", "POWERING_UP"))
+_RESERVED = "+RESERVED"
 # Flags of a node's state that do not exclude new work.
 _HARMLESS_FLAGS = _ASLEEP_FLAGS | set(
     "COMPLETING PLANNED CLOUD DYNAMIC_NORM DYNAMIC_FUTURE".split()
@@ -75,7 +77,7 @@ class QueueRow:
     submitted_s: float
     started_s: float
     ended_s: float
-    # It has a reservation, is part of a heterogeneous job or has no batch script.
+    # It is part of a heterogeneous job or has no batch script.
     is_set_apart: bool
     comment: str
     # That of the last run, as from wait(2): 10 after USR1 has ended it.
@@ -86,6 +88,8 @@ class QueueRow:
     licenses: str = ""
     # What its nodes must have, as in `--constraint`.
     features: str = ""
+    # The names of its reservations.
+    reservation: str = ""
 
     @property
     def is_live(self) -> bool:
@@ -163,15 +167,14 @@ def queue_row(field: Mapping[str, str]) -> QueueRow:
             submitted_s=float(known["SubmitTime"] or 0),
             started_s=float(known["StartTime"] or 0),
             ended_s=float(known["EndTime"] or 0),
-            is_set_apart=bool(known["Reservation"])
-            or known["HetJobID"] not in ("", "0")
-            or field["BatchFlag"] != "1",
+            is_set_apart=known["HetJobID"] not in ("", "0") or field["BatchFlag"] != "1",
             comment=known["Comment"],
             exit_status=exit_status(known["exit_code"]),
             qos=known["QOS"],
             account=known["Account"],
             licenses=known["Licenses"],
             features=known["Feature"],
+            reservation=known["Reservation"],
         )
     except ValueError as error:
         raise SlurmOutputError(f"squeue: {error}", repr(field)) from error
@@ -230,6 +233,8 @@ class NodeRow:
     has_reported: bool = True
     # Jobs have all of its cores: no other can start there, though GPUs may be free.
     is_full: bool = False
+    # It takes work, but only of the jobs of a reservation.
+    is_reserved: bool = False
 
 
 def parse_nodes(text: str) -> list[NodeRow]:
@@ -275,10 +280,19 @@ def node_row(
     A node that is powered down reports before its job starts.
     """
     is_asleep = not _ASLEEP_FLAGS.isdisjoint(state.split("+"))
-    is_schedulable = (has_reported or is_asleep) and takes_work(state)
+    can_work = has_reported or is_asleep
+    is_schedulable = can_work and takes_work(state)
+    is_reserved = can_work and not is_schedulable and takes_work(state.replace(_RESERVED, ""))
     node = Node.of(name, gpus, is_schedulable=is_schedulable, is_asleep=is_asleep)
-    is_full = 0 < num_cpus <= used_cpus
-    return NodeRow(node, state, tuple(partitions), frozenset(features), has_reported, is_full)
+    return NodeRow(
+        node,
+        state,
+        tuple(partitions),
+        frozenset(features),
+        has_reported=has_reported,
+        is_full=0 < num_cpus <= used_cpus,
+        is_reserved=is_reserved,
+    )
 
 
 def takes_work(state: str) -> bool:
@@ -290,13 +304,26 @@ def takes_work(state: str) -> bool:
     return base in _OPEN_STATES and _HARMLESS_FLAGS.issuperset(flags)
 
 
-_RESERVED = re.compile(r"^ReservationName=.* Nodes=(\S+) NodeCnt=", re.MULTILINE)
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One reservation, active or for later."""
+
+    name: str
+    nodes: frozenset[NodeName]
+    is_active: bool
 
 
-def parse_reserved_nodes(text: str) -> frozenset[NodeName]:
-    """Return the nodes in the output of `scontrol show reservation -o`."""
-    listed = set(_RESERVED.findall(text)) - {"(null)"}
-    return frozenset(name for names in listed for name in fold_out(names))
+_RESERVATION = re.compile(
+    r"^ReservationName=(\S+) .* Nodes=(\S+) NodeCnt=.* State=(\S+)", re.MULTILINE
+)
+
+
+def parse_reservations(text: str) -> list[Reservation]:
+    """Return the reservations in the output of `scontrol show reservation -o`."""
+    return [
+        Reservation(name, frozenset(fold_out("" if n in NOTHING else n)), state == "ACTIVE")
+        for name, n, state in _RESERVATION.findall(text)
+    ]
 
 
 _JOB_LINE = re.compile(r"^JobId=(\d+) ", re.MULTILINE)
@@ -333,34 +360,38 @@ def array_throttles(details: Iterable[str]) -> dict[str, int]:
     return {match[1]: int(match[2]) for match in found if match and int(match[2])}
 
 
-_SET_APART = re.compile(r" ExcNodeList=(?!\(null\))\S| CronJob=Yes\b")
-
-
-def is_set_apart_by_detail(detail: str) -> bool:
-    """Return whether a job's detail line shows excluded nodes or scrontab."""
-    return _SET_APART.search(detail) is not None
-
-
 _EXCLUDED = re.compile(r" ExcNodeList=(\S+)")
 _NICE = re.compile(r" Nice=(-?\d+)")
 _CRON = re.compile(r" CronJob=Yes\b")
 
 
+def is_set_apart_by_detail(detail: str) -> bool:
+    """Return whether a job's detail line shows scrontab, or excluded nodes that are in doubt."""
+    return _CRON.search(detail) is not None or len(set(_EXCLUDED.findall(detail))) > 1
+
+
 def excluded_nodes(detail: str) -> tuple[NodeName, ...]:
     """Return the nodes that a job excludes, by its detail line.
 
-    Empty if its name or comment imitates that part of the line, or if it is scrontab's.
+    Empty if its name or comment imitates that part of the line.
     """
     found = set(_EXCLUDED.findall(detail))
-    if len(found) != 1 or found == {"(null)"} or _CRON.search(detail):
-        return ()
-    return fold_out(found.pop())
+    return fold_out(found.pop()) if len(found) == 1 and found != {"(null)"} else ()
 
 
 def nice_value(detail: str) -> int | None:
     """Return a job's nice value by its detail line; None if a text of its user imitates it."""
     found = set(_NICE.findall(detail))
     return int(found.pop()) if len(found) == 1 else None
+
+
+_TIME_LIMIT = re.compile(r" TimeLimit=(\S+)")
+
+
+def time_limit_s(detail: str) -> float:
+    """Return a job's time limit in seconds by its detail line; 0: none, or its texts imitate it."""
+    found = set(_TIME_LIMIT.findall(detail))
+    return (parse_time_limit(found.pop()) or 0.0) if len(found) == 1 else 0.0
 
 
 _NUM_NODES = re.compile(r" NumNodes=(\d+)(-\d+)? ")

@@ -24,7 +24,7 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow
 from hadar_slurm.slurm.client.runner import Runner, fault_of
 from hadar_slurm.slurm.client.squeue import Fields
-from hadar_slurm.slurm.client.state import SlurmState, squeue
+from hadar_slurm.slurm.client.state import SlurmState, longest_limits, reservations_of, squeue
 from hadar_slurm.slurm.client.updates import Release, Requeue, SignalCheckpoint, Update
 
 # Fields that pyslurm lacks or changes: it shows the first task of an array and a job without tasks
@@ -97,15 +97,11 @@ class PySlurm(CommandLine):
             {row.key: row for _, row in jobs},
             nodes,
             {key: gang for key, gang in gangs.items() if gang.slots},
-            frozenset(
-                row.key
-                for job, row in jobs
-                if row.is_live and (job.excluded_nodes or job.is_cronjob)
-            ),
+            frozenset(row.key for job, row in jobs if row.is_live and job.is_cronjob),
             {
                 row.key: parse.fold_out(job.excluded_nodes)
                 for job, row in jobs
-                if row.is_live and job.excluded_nodes and not job.is_cronjob
+                if row.is_live and job.excluded_nodes
             },
             {row.key: job.nice or 0 for job, row in jobs if row.state == "PENDING"},
             {
@@ -117,6 +113,13 @@ class PySlurm(CommandLine):
                 if row.state == "PENDING"
             },
             shows_invented_max_nodes=True,  # holds for all Slurm versions with such a pyslurm
+            limits_s={
+                row.key: 60.0 * job.time_limit
+                for job, row in jobs
+                if row.is_live and job.time_limit
+            },
+            most_s=longest_limits((row for _, row in jobs), self.runner),
+            reservations=reservations_of((row for _, row in jobs), self.runner),
         )
 
     def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:

@@ -5,6 +5,7 @@ Measured on 22.05, 24.11 and 26.05. docs/slurm.md: what may change, in which sta
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -74,23 +75,24 @@ def command(change: Update) -> list[str]:
             return ["scontrol", "notify", str(job), *text.split()]
         case updates.SetStartNow(job):
             return ["scontrol", "update", f"JobId={job}", "StartTime=now+1"]
-        case updates.ClearRequest(job, delays_start, admits_all):
+        case updates.ClearRequest(job, delays_start, excluded):
             keys = ["TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket", "ReqNodeList"]
-            keys += ["ExcNodeList"] * admits_all
             # First: of an update that fails, Slurm may keep the keys before the wrong one.
             words = [f"StartTime=now+{updates.DELAY_S}"] * delays_start + [
                 f"{key}=" for key in keys
             ]
+            words += [] if excluded is None else [f"ExcNodeList={_folded(excluded)}"]
             return ["scontrol", "update", f"JobId={job}", *words]
-        case updates.Steer(job, num_nodes, nodes, excluded, nice):
+        case updates.Steer(job, num_nodes, nodes, excluded, nice, limit_s):
             words = [
                 *([f"NumNodes={num_nodes}"] if num_nodes else []),
                 f"ReqNodeList={_folded(nodes)}",
                 f"ExcNodeList={_folded(excluded)}",
                 *([] if nice is None else [f"Nice={nice}"]),
+                *_time_limit(limit_s),
             ]
             return ["scontrol", "update", f"JobId={job}", *words]
-        case updates.SetRequest(job, request, begins_in_s):
+        case updates.SetRequest(job, request, begins_in_s, limit_s):
             given = {
                 "NumNodes": request.num_nodes,
                 "ReqNodeList": _folded(request.nodes),
@@ -101,7 +103,13 @@ def command(change: Update) -> list[str]:
                 "StartTime": "" if begins_in_s is None else f"now+{begins_in_s}",
             }
             words = [f"{key}={value}" for key, value in given.items() if value]
+            words += _time_limit(limit_s)
             return ["scontrol", "update", f"JobId={job}", *words]
+
+
+def _time_limit(limit_s: int | None) -> list[str]:
+    """Return the words that set a time limit, which Slurm keeps in minutes."""
+    return [] if limit_s is None else [f"TimeLimit={math.ceil(limit_s / 60)}"]
 
 
 def _folded(nodes: Sequence[NodeName]) -> str:

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from hadar_slurm.core.cluster import Cluster, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import SlurmRefused
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client import parse
@@ -19,6 +20,9 @@ from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.squeue import Fields
 from hadar_slurm.slurm.client.updates import Request
 
+Reservations = Mapping[str, frozenset[NodeName]]
+
+SHOW_RESERVATIONS = ("scontrol", "-a", "show", "reservation", "-o")
 _SHOW_JOBS = ("scontrol", "-a", "show", "job", "-d", "-o")
 
 
@@ -30,7 +34,7 @@ class SlurmState:
     nodes: tuple[NodeRow, ...]
     # The GPUs of jobs that hold any.
     gangs: dict[JobId, Gang]
-    # Live jobs that exclude nodes or belong to scrontab, which squeue does not show.
+    # Live jobs that belong to scrontab, or of which it is in doubt which nodes they exclude.
     set_apart_by_detail: frozenset[JobId] = frozenset()
     # The nodes that live jobs exclude, where Slurm shows them beyond doubt.
     excluded: Mapping[JobId, tuple[NodeName, ...]] = field(default_factory=dict)
@@ -42,27 +46,38 @@ class SlurmState:
     shows_invented_max_nodes: bool = False
     # The most tasks of an array that may run at once, by array number, where Slurm shows it.
     throttles: Mapping[str, int] = field(default_factory=dict)
+    # The time limits of live jobs in seconds, where they have one and Slurm shows it beyond doubt.
+    limits_s: Mapping[JobId, float] = field(default_factory=dict)
+    # The longest time limit in seconds by partition, where one has any; read if a job needs it.
+    most_s: Mapping[str, float] = field(default_factory=dict)
+    # The nodes of the active reservations that jobs of hadard name.
+    reservations: Reservations = field(default_factory=dict)
     # A cache: thousands of jobs have a few partitions and constraints.
-    _nodes_of: dict[tuple[str, str, int], frozenset[NodeName] | None] = field(
-        default_factory=dict, init=False
-    )
+    _nodes_of: dict[object, frozenset[NodeName] | None] = field(default_factory=dict, init=False)
 
     def nodes_of(
-        self, partition: str, constraint: str = "", num_nodes: int = 1
+        self, row: QueueRow, num_nodes: int = 1, excluded: tuple[NodeName, ...] = ()
     ) -> frozenset[NodeName] | None:
-        """Return the nodes of a job's partitions, `a,b`, that satisfy its constraint; None for all.
+        """Return the nodes that a job's owner allows; None for all.
 
-        `num_nodes` is the largest number that it may have. Raises JobSpecError for a constraint
-        that only Slurm can read.
+        Those of its partitions, `a,b`, and reservations that satisfy its constraint, except those
+        `excluded`. `num_nodes` is the largest number that it may have. Raises JobSpecError for a
+        constraint that only Slurm can read.
         """
-        key = (partition, constraint, num_nodes)
+        key = (row.partition, row.features, row.reservation, num_nodes, excluded)
         if key not in self._nodes_of:
-            wanted, is_allowed = set(partition.split(",")), allows(constraint, num_nodes)
+            wanted, is_allowed = set(row.partition.split(",")), allows(row.features, num_nodes)
             names = {
                 node.node.name
                 for node in self.nodes
                 if wanted.intersection(node.partitions) and is_allowed(node.features)
             }
+            if row.reservation:
+                mine = (self.reservations.get(name) for name in row.reservation.split(","))
+                names &= frozenset[NodeName]().union(*filter(None, mine))
+            else:
+                names -= self._reserved
+            names.difference_update(excluded)
             is_all = len(names) == len(self.nodes)
             self._nodes_of[key] = None if is_all else frozenset(names)
         return self._nodes_of[key]
@@ -85,8 +100,18 @@ class SlurmState:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """Return the nodes that have GPUs."""
-        return Cluster.of(row.node for row in self.nodes if row.node.gpus)
+        """Return the nodes that have GPUs; reserved ones take work if a job of hadard may."""
+        rows = (row for row in self.nodes if row.node.gpus)
+        return Cluster.of(
+            replace(row.node, is_schedulable=True)
+            if row.is_reserved and row.node.name in self._reserved
+            else row.node
+            for row in rows
+        )
+
+    @cached_property
+    def _reserved(self) -> frozenset[NodeName]:
+        return frozenset[NodeName]().union(*self.reservations.values())
 
     @property
     def in_use(self) -> Counter[Slot]:
@@ -95,6 +120,30 @@ class SlurmState:
         for gang in self.gangs.values():
             used.update(dict(gang.slots))
         return used
+
+
+def reservations_of(queue: Iterable[QueueRow], runner: Runner) -> Reservations:
+    """Return the nodes of the active reservations that live jobs with a description name."""
+    named = {
+        name
+        for row in queue
+        if row.is_live and row.reservation and decode_or_none(row.comment) is not None
+        for name in row.reservation.split(",")
+    }
+    if not named:
+        return {}
+    found = parse.parse_reservations(runner.run(SHOW_RESERVATIONS))
+    return {one.name: one.nodes for one in found if one.is_active and one.name in named}
+
+
+def longest_limits(queue: Iterable[QueueRow], runner: Runner) -> Mapping[str, float]:
+    """Return the partitions' maximum time limits if a live job's limit depends on its GPU type."""
+    found = (decode_or_none(row.comment) for row in queue if row.is_live)
+    if not any(description is not None and description.time_on for description in found):
+        return {}
+    lines = runner.run(["sinfo", "-a", "-h", "-o", "%R|%l"]).splitlines()
+    limits = {name: parse_time_limit(text) for name, _, text in (s.rpartition("|") for s in lines)}
+    return {name: limit_s for name, limit_s in limits.items() if limit_s}
 
 
 def waits_for_nodes(nodes: Iterable[NodeRow]) -> bool:
@@ -144,10 +193,13 @@ def read_all(runner: Runner) -> SlurmState:
         {key: gang for key, gang in gangs.items() if gang.slots},
         # A line in doubt is not queried again here: Slurm itself enforces excluded nodes.
         frozenset(apart),
-        {key: names for key in apart if (names := parse.excluded_nodes(of_row[key]))},
+        {key: names for key, line in of_row.items() if (names := parse.excluded_nodes(line))},
         {key: nice for key in pending if (nice := parse.nice_value(of_row[key])) is not None},
         {key: asked_nodes(of_row[key], queue[key].request.num_nodes) for key in pending},
         throttles=parse.array_throttles(of_row.values()),
+        limits_s={key: s for key, line in of_row.items() if (s := parse.time_limit_s(line))},
+        most_s=longest_limits(live, runner),
+        reservations=reservations_of(live, runner),
     )
 
 

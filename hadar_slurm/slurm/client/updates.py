@@ -46,12 +46,12 @@ class Release(_JobChange):
 class ClearRequest(_JobChange):
     """First half of changing a request: the job asks for no GPU and no node.
 
-    With `delays_start` it cannot start for DELAY_S, even if it is released. With `admits_all` it no
-    longer excludes nodes.
+    With `delays_start` it cannot start for DELAY_S, even if it is released. It excludes the nodes
+    in `excluded` and no others (None: as before).
     """
 
     delays_start: bool = False
-    admits_all: bool = False
+    excluded: tuple[NodeName, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,8 @@ class SetRequest(_JobChange):
 
     request: Request
     begins_in_s: int | None = None
+    # Its time limit, in seconds; None: as before.
+    limit_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +73,14 @@ class Steer(_JobChange):
     """Limit the nodes of a pending job, which need not be held; its GPUs stay as requested.
 
     It gets `num_nodes` (empty: as before), all of `nodes` (empty: any) and none of `excluded`.
-    `nice` is taken off its priority (None: as before).
+    `nice` is taken off its priority, `limit_s` is its time limit in seconds (None: as before).
     """
 
     num_nodes: str
     nodes: tuple[NodeName, ...] = ()
     excluded: tuple[NodeName, ...] = ()
     nice: int | None = None
+    limit_s: int | None = None
 
 
 class SetStartNow(_JobChange):

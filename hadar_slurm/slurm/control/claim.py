@@ -74,13 +74,18 @@ class Claim:
     named: tuple[str, ...] = ()
     # The features that hadard has made the job prefer.
     preferred: str = ""
-    # The nodes that hadard has excluded, and its nice value beside the owner's; `former_` are those
-    # before the last `Steer`, until that is answered.
+    # The nodes that the job excludes and its nice value as hadard has set them, and those of its
+    # owner; `former_` are those before the last `Steer`, until that is answered.
     excluded: tuple[NodeName, ...] = ()
     former_excluded: tuple[NodeName, ...] = ()
+    own_excluded: tuple[NodeName, ...] = ()
     nice: int = 0
     former_nice: int = 0
     own_nice: int = 0
+    # The time limit in seconds that hadard has set (0: none), the one before, and the owner's.
+    limit_s: int = 0
+    former_limit_s: int = 0
+    own_limit_s: int = 0
     # 1 if `pinned` was set without a hold, by `Steer`; 0 if under one, with its own GPUs.
     steered: int = 0
     # When our hold was last sent or observed to be gone; 0: unknown, or slurmctld has saved it
@@ -112,12 +117,31 @@ class Claim:
 
     @property
     def steers(self) -> bool:
-        """Whether hadard has excluded nodes or set a nice value."""
-        return bool(self.excluded or self.former_excluded) or self.is_nice
+        """Whether hadard has excluded nodes, or set a nice value or a time limit."""
+        return self.is_limited or self.is_nice or self.is_prolonged
 
-    def excludes(self, nodes: Iterable[NodeName]) -> bool:
-        """Return whether hadard has excluded these nodes; others are excluded by the owner."""
-        return set(nodes) in (set(self.excluded), set(self.former_excluded))
+    @property
+    def is_limited(self) -> bool:
+        """Whether the nodes that the job excludes may differ from its owner's choice."""
+        return {frozenset(self.excluded), frozenset(self.former_excluded)} != {
+            frozenset(self.own_excluded)
+        }
+
+    def excluded_by_owner(
+        self, shown: Iterable[NodeName], submitted: tuple[NodeName, ...] | None = None
+    ) -> tuple[NodeName, ...]:
+        """Return the owner's part where Slurm shows that a job excludes the nodes `shown`.
+
+        `submitted`: what the owner has excluded at submission, if the rest may be hadar-sbatch's or
+        that of a hadard that has lost its ledger. Nodes that hadard has not set are the owner's.
+        """
+        now = frozenset(shown)
+        ours = {frozenset(self.excluded), frozenset(self.former_excluded)}
+        if now in ours and (now or any(ours)):
+            return self.own_excluded
+        if submitted is not None and now and not any(ours):
+            return submitted
+        return tuple(sorted(now))
 
     @property
     def is_nice(self) -> bool:
@@ -127,6 +151,16 @@ class Claim:
     def nice_of_owner(self, nice: int) -> int:
         """Return the owner's part where Slurm shows the value `nice`."""
         return self.own_nice if nice in (self.nice, self.former_nice) else nice
+
+    @property
+    def is_prolonged(self) -> bool:
+        """Whether the time limit of Slurm may differ from the owner's."""
+        return {self.limit_s, self.former_limit_s} != {self.own_limit_s}
+
+    def limit_of_owner(self, limit_s: float) -> float:
+        """Return the owner's time limit where Slurm shows `limit_s`, in seconds."""
+        ours = {self.limit_s, self.former_limit_s} - {0}
+        return self.own_limit_s if limit_s in ours else limit_s
 
     def named_types(self, row: QueueRow) -> frozenset[str]:
         """Return the GPU types that the job's request names, or named before it was cleared."""

@@ -1,6 +1,6 @@
 """Classifies a job as managed, unmanaged or to be restored. Pure.
 
-Users' own choices win: the nodes they name or exclude, their reservations, their holds.
+Users' own choices win: the nodes they name, and their holds.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def disposition_of(
     """Classify a described job that is pending or holds GPUs.
 
     `mode` is that of its partition now; `is_planned_here`: the current plan is for that.
-    `is_placeable`: the job excludes no nodes, is not scrontab's, and some nodes fit it with a known
-    throughput.
+    `is_placeable`: the job is not scrontab's, and some of the nodes that its owner allows fit it
+    with a known throughput.
     """
     names_nodes = bool(row.requested_nodes) and not claim.pins(row.requested_nodes)
     is_unmanaged = description.leaves or row.is_set_apart or not is_placeable or names_nodes

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from hadar_slurm import untrusted_files
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused
 from hadar_slurm.jobspec.description import decode_or_none
-from hadar_slurm.slurm.client.parse import QueueRow
+from hadar_slurm.slurm.client.parse import QueueRow, fold_out
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.updates import Request, Update
 from hadar_slurm.slurm.control.claim import Claim, State
@@ -103,6 +103,15 @@ class Ledger:
 
     def __getitem__(self, job: JobId) -> Claim:
         return self._claims.get(job, Claim())
+
+    def excluded_by_owner(self, row: QueueRow, shown: Iterable[NodeName]) -> tuple[NodeName, ...]:
+        """Return the owner's part of the nodes that Slurm shows a job to exclude."""
+        description = decode_or_none(row.comment)
+        may_be_ours = description is not None and (description.is_steered or not self.was_read)
+        submitted = None
+        if description is not None and may_be_ours:
+            submitted = tuple(sorted(fold_out(description.excludes)))
+        return self[row.key].excluded_by_owner(shown, submitted)
 
     @property
     def num_held(self) -> int:

@@ -26,8 +26,6 @@ from hadar_slurm.slurm.control.state_machine import Event, Kind
 # to it: no job is restored for this long. Slurm marks a dead node as down later.
 NODES_REPORT_WITHIN_S = 30.0
 
-NO_LIMITS: Mapping[JobId, tuple[NodeName, ...]] = {}
-
 
 @dataclass(frozen=True, slots=True)
 class Returned:
@@ -37,12 +35,24 @@ class Returned:
     fault: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """The nodes that a job is to exclude, those that Slurm shows, and its owner's part of them."""
+
+    wanted: tuple[NodeName, ...]
+    shown: tuple[NodeName, ...] = ()
+    own: tuple[NodeName, ...] = ()
+
+
+NO_LIMITS: Mapping[JobId, Exclusion] = {}
+
+
 def restore_jobs(
     slurm: SlurmAdapter,
     ledger: Ledger,
     queue: Mapping[JobId, QueueRow],
     jobs: Collection[JobId],
-    excluded: Mapping[JobId, tuple[NodeName, ...]] = NO_LIMITS,
+    excluded: Mapping[JobId, Exclusion] = NO_LIMITS,
 ) -> list[Returned]:
     """Restore these jobs of a queue that was just read, where hadard has changed them.
 
@@ -75,10 +85,12 @@ def restore_jobs(
             row=queue[job],
             now_s=now_s,
             own=want,
-            steering=updates.Steer(job, "", want.nodes, excluded[job]),
+            steering=updates.Steer(job, "", want.nodes, excluded[job].wanted),
+            excluded=excluded[job].shown,
+            own_excluded=excluded[job].own,
         )
         for job, want in wanted.items()
-        if job in queue and job not in faults and excluded.get(job)
+        if job in queue and job not in faults and job in excluded
     }
     unlimited = ledger.attempt(slurm, limits, must_be_written=False) if limits else {}
     faults |= {job: str(fault) for job, fault in unlimited.items()}
@@ -108,10 +120,14 @@ def _unsteer(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow]) -> d
             row.key,
             claim.own.num_nodes if is_steered else "",
             () if is_steered and claim.pins(nodes) else nodes,
+            claim.own_excluded,
             # Of a held job later: Slurm releases one whose nice value changes (22.05.8).
             nice=claim.own_nice if claim.is_nice and not row.is_held else None,
+            limit_s=claim.own_limit_s if claim.is_prolonged else None,
         )
-        events[row.key] = Event(kind=Kind.STEER, row=row, steering=steering, nice=claim.nice)
+        events[row.key] = Event(
+            kind=Kind.STEER, row=row, steering=steering, nice=claim.nice, limit_s=claim.limit_s
+        )
     faults = ledger.attempt(slurm, events, must_be_written=False) if events else {}
     return {job: str(faults.get(job, "")) for job in events}
 
@@ -139,13 +155,16 @@ def include_submitted(slurm: SlurmAdapter, ledger: Ledger) -> None:
     state = slurm.read()
     found = {}
     for job, excluded in state.excluded.items():
-        row, claim = state.queue[job], ledger[job]
-        if row.state != "PENDING" or claim.excludes(excluded):
-            continue
+        row = state.queue[job]
+        own_excluded = ledger.excluded_by_owner(row, excluded)
         description = decode_or_none(row.comment)
-        if description is not None and description.is_steered:
+        is_ours = description is not None and description.is_steered
+        is_new = is_ours and ledger[job].excluded_by_owner(excluded) != own_excluded
+        if row.state == "PENDING" and is_new:
             own, kind = state.request(row), Kind.FOUND_EXCLUDED
-            found[job] = Event(kind=kind, row=row, own=own, excluded=excluded)
+            found[job] = Event(
+                kind=kind, row=row, own=own, excluded=excluded, own_excluded=own_excluded
+            )
     ledger.intend(found, must_be_written=False)
 
 

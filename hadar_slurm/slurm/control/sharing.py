@@ -30,15 +30,16 @@ def waits_for_gpus(row: QueueRow) -> bool:
 
 def jobs_beside_held(state: SlurmState, modes: Modes) -> list[QueueRow]:
     """Return the live jobs in partitions that share nodes with one of mode `hold`."""
-    held = {
-        row.node.name
-        for row in state.nodes
-        if any(modes.of(name) is Mode.HOLD for name in row.partitions)
-    }
+    # By node with such a partition.
+    shared = [
+        frozenset(node.partitions)
+        for node in state.nodes
+        if any(modes.of(name) is Mode.HOLD for name in node.partitions)
+    ]
     near = {
-        partition: allowed is None or not held.isdisjoint(allowed)
+        partition: any(not names.isdisjoint(wanted) for names in shared)
         for partition in {row.partition for row in state.queue.values()}
-        for allowed in [state.nodes_of(partition)]
+        for wanted in [partition.split(",")]
     }
     return [row for row in state.queue.values() if row.is_live and near[row.partition]]
 

@@ -27,6 +27,7 @@ from hadar_slurm.slurm.control.checkpoint_signal import why_not_migrated
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.loss_bound import bound_s
 from hadar_slurm.slurm.control.state_machine import Event, Kind
+from hadar_slurm.slurm.control.steering import new_time_limit_s
 
 # How long a requeued job may take to leave its nodes; Slurm's KillWait is 30 s by default.
 _LEAVE_S = 45.0
@@ -57,6 +58,8 @@ class Mover:
     # Sleeps for a number of seconds.
     pause: Callable[[float], None]
     now_s: Callable[[], float]
+    # Time limits in seconds by GPU type, of jobs whose limit depends on it.
+    limits_s: Mapping[JobId, Mapping[str, float]] = field(default_factory=dict)
     # The parts that jobs keep if they are requeued without a signal.
     kept: Mapping[JobId, float] = field(default_factory=dict)
     _outcomes: Outcomes = field(default_factory=dict)
@@ -253,8 +256,19 @@ class Mover:
             names_type = must_name_type(named, start.gang, reading.cluster)
             request = request_for(start.gang, self.slurm.version, names_type=names_type)
             names[start] = names_type
-            own, excludes = reading.request(row), row.key in reading.excluded
-            pins[start] = self._event(Kind.PIN, row, own=own, request=request, excludes=excludes)
+            excluded = reading.excluded.get(row.key, ())
+            pins[start] = self._event(
+                Kind.PIN,
+                row,
+                own=reading.request(row),
+                request=request,
+                excluded=excluded,
+                own_excluded=self.ledger.excluded_by_owner(row, excluded),
+                limit_s=round(shown_s := reading.limits_s.get(row.key, 0.0)),
+                new_limit_s=new_time_limit_s(
+                    self.limits_s.get(row.key, {}), start.gang.gpus_by_type, shown_s
+                ),
+            )
         return {start: names[start] for start in self._carry_out(pins)}
 
     def _release_if_pinned(self, pinned: Mapping[Start, bool]) -> None:

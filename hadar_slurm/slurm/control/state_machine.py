@@ -81,17 +81,20 @@ class Event:
     own: Request | None = None
     # Of PIN and RESTORE: the request to be set.
     request: Request = field(default_factory=Request)
-    # Of PIN: whether hadard or hadar-sbatch has excluded nodes.
-    excludes: bool = False
     # Of SAVE: the end of the grace period.
     until_s: float = 0.0
     # Of REQUEUE: the part of the job that it keeps without a signal.
     kept_part: float = 0.0
-    # Of STEER, and of its DONE: what is to be set, and what Slurm shows of it; of FOUND_EXCLUDED
-    # the last.
+    # Of STEER, and of its DONE: what is to be set, and what Slurm shows of it.
     steering: updates.Steer | None = None
     nice: int = 0
+    # Of STEER, PIN and FOUND_EXCLUDED: the nodes that the job excludes, and the owner's part of
+    # them (None: as in the claim).
     excluded: tuple[NodeName, ...] = ()
+    own_excluded: tuple[NodeName, ...] | None = None
+    # Of STEER and PIN: the time limit in seconds that Slurm shows; of PIN also the one to be set.
+    limit_s: int = 0
+    new_limit_s: int | None = None
     # Of PREFER, after it was set: the features.
     features: str = ""
 
@@ -185,7 +188,8 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             named = tuple(sorted(types_in(event.own)))
             return replace(claim, own=event.own, pinned=row.requested_nodes, named=named)
         case Kind.FOUND_EXCLUDED:
-            return replace(claim, own=claim.own or event.own, excluded=event.excluded)
+            found = replace(claim, own=claim.own or event.own, own_excluded=_excluded(claim, event))
+            return replace(found, excluded=event.excluded, former_excluded=event.excluded)
         case Kind.FREE | Kind.RUNNING:
             return replace(_read_back(claim, row), requeued=0)
         case Kind.USER_HOLD if target is State.FOREIGN_HOLD:
@@ -201,20 +205,24 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             kept = replace(kept, kept_part=claim.kept_part)
             if claim.steers:
                 # Slurm may still show these.
-                kept = replace(kept, own=claim.own, excluded=claim.excluded, nice=claim.nice)
+                kept = replace(kept, own=claim.own, nice=claim.nice)
                 kept = replace(kept, former_nice=claim.former_nice, own_nice=claim.own_nice)
-                kept = replace(kept, former_excluded=claim.former_excluded)
+                kept = replace(kept, limit_s=claim.limit_s, former_limit_s=claim.former_limit_s)
+                kept = replace(kept, own_limit_s=claim.own_limit_s)
+            kept = replace(kept, excluded=claim.excluded, own_excluded=claim.own_excluded)
+            kept = replace(kept, former_excluded=claim.former_excluded)
             return replace(kept, preferred=claim.preferred)
         case Kind.HOLD:
             return replace(claim, replaced=row.requested_nodes)
         case Kind.PIN:
             return replace(
-                claim,
+                _prolonged(claim, event, event.new_limit_s),
                 own=claim.own or event.own,
                 pinned=event.request.nodes,
                 steered=0,
-                excluded=(),
-                former_excluded=claim.excluded or claim.former_excluded,
+                excluded=_excluded(claim, event),
+                former_excluded=event.excluded,
+                own_excluded=_excluded(claim, event),
                 replaced=row.requested_nodes,
                 named=tuple(sorted(claim.named_types(row))),
             )
@@ -236,8 +244,23 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
         case Kind.STEER if event.steering is not None:
             return _steered(claim, event, event.steering)
         case Kind.DONE if event.steering is not None:
-            return replace(claim, former_excluded=(), former_nice=claim.nice)
+            settled = replace(claim, former_excluded=claim.excluded, former_nice=claim.nice)
+            return replace(settled, former_limit_s=claim.limit_s)
     return claim
+
+
+def _prolonged(claim: Claim, event: Event, limit_s: int | None) -> Claim:
+    """Return the claim on a job whose time limit is about to be set; None: it stays."""
+    if limit_s is None:
+        return claim
+    shown = event.limit_s
+    own = round(claim.limit_of_owner(shown))
+    return replace(claim, limit_s=limit_s, former_limit_s=shown, own_limit_s=own)
+
+
+def _excluded(claim: Claim, event: Event) -> tuple[NodeName, ...]:
+    """Return the nodes that the owner excludes."""
+    return claim.own_excluded if event.own_excluded is None else event.own_excluded
 
 
 def _steered(claim: Claim, event: Event, steering: updates.Steer) -> Claim:
@@ -254,7 +277,9 @@ def _steered(claim: Claim, event: Event, steering: updates.Steer) -> Claim:
         steered=is_steered,
         excluded=steering.excluded,
         former_excluded=event.excluded or claim.excluded or claim.former_excluded,
+        own_excluded=_excluded(claim, event),
     )
+    after = _prolonged(after, event, steering.limit_s)
     if not claim.holds:
         after = replace(after, replaced=asked if is_ours and not is_same else ())
     if steering.nice is None:
@@ -272,7 +297,7 @@ def _read_back(claim: Claim, row: QueueRow) -> Claim:
     if is_former and (claim.state is State.PINNING or not claim.holds):
         claim = replace(claim, pinned=claim.replaced, steered=int(not claim.holds))
     elif claim.state is State.PINNING and claim.pins(row.requested_nodes):
-        claim = replace(claim, former_excluded=())
+        claim = replace(claim, former_excluded=claim.excluded, former_limit_s=claim.limit_s)
     return replace(claim, replaced=())
 
 
@@ -312,13 +337,16 @@ def _request_updates(event: Event) -> tuple[Update, ...]:
     releases it, its begin time keeps it from starting until it is restored.
     """
     job, row = event.row.key, event.row
+    own = event.own_excluded
+    excluded = None if own is None or set(own) == set(event.excluded) else own
     ours_until_s = event.now_s + (updates.DELAY_S if row.request.is_cleared else 0)
     if row.restarts == 0 and row.started_s > ours_until_s:  # its owner chose that time
-        clear = updates.ClearRequest(job, admits_all=event.excludes)
-        return (clear, updates.SetRequest(job, event.request))
+        clear = updates.ClearRequest(job, excluded=excluded)
+        return (clear, updates.SetRequest(job, event.request, limit_s=event.new_limit_s))
     soon_s = 1 if row.restarts > 0 else 0
-    clear = updates.ClearRequest(job, delays_start=True, admits_all=event.excludes)
-    return (clear, updates.SetRequest(job, event.request, begins_in_s=soon_s))
+    clear = updates.ClearRequest(job, delays_start=True, excluded=excluded)
+    ask = updates.SetRequest(job, event.request, soon_s, event.new_limit_s)
+    return (clear, ask)
 
 
 def changes(claim: Claim, kind: Kind) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from hadar_slurm.core.cluster import Cluster, JobId, Node, NodeName, Slot
@@ -209,6 +209,8 @@ class Steerer:
     # The jobs of the plan.
     jobs: Sequence[Job]
     now_s: float
+    # Time limits in seconds by GPU type, of jobs whose limit depends on it.
+    limits_s: Mapping[JobId, Mapping[str, float]] = field(default_factory=dict)
 
     @cached_property
     def waiting(self) -> dict[JobId, Job]:
@@ -314,9 +316,13 @@ class Steerer:
 
     def _event(self, row: QueueRow, limit: Limit, nice: int | None) -> Event | None:
         job, number = row.key, len(limit.nodes)
-        excluded, claim = self.state.excluded.get(job, ()), self.ledger[job]
-        has = (set(row.requested_nodes), set(excluded), set(claim.excluded))
-        if has == (set(limit.nodes), set(limit.excluded), set(excluded)) and nice is None:
+        shown, claim = self.state.excluded.get(job, ()), self.ledger[job]
+        limit_s = self._time_limit_s(job, limit)
+        own_excluded = self.ledger.excluded_by_owner(row, shown)
+        excluded = tuple(sorted({*limit.excluded, *own_excluded}))
+        has = (set(row.requested_nodes), set(shown), set(claim.excluded))
+        is_same = has == (set(limit.nodes), set(excluded), set(shown))
+        if is_same and nice is None and limit_s is None:
             return None
         own = claim.own or self.state.request(row)
         num_nodes = f"{number}-{number}" if number else own.num_nodes
@@ -325,10 +331,35 @@ class Steerer:
             row=row,
             now_s=self.now_s,
             own=own,
-            steering=updates.Steer(job, num_nodes, limit.nodes, limit.excluded, nice),
+            steering=updates.Steer(job, num_nodes, limit.nodes, excluded, nice, limit_s),
             nice=self.state.nice.get(job, 0),
-            excluded=excluded,
+            limit_s=round(self.state.limits_s.get(job, 0.0)),
+            excluded=shown,
+            own_excluded=own_excluded,
         )
+
+    def _time_limit_s(self, job: JobId, limit: Limit) -> int | None:
+        """Return the time limit that a job needs on the nodes that it may get; None: it has it."""
+        waits, cluster = self.waiting[job], self.state.cluster
+        names = limit.nodes or [
+            node.name
+            for node in cluster.nodes
+            if waits.may_use(node.name) and node.name not in limit.excluded
+        ]
+        gpu_types = {
+            k for name in names if name in cluster.by_name for k, _ in cluster.by_name[name].gpus
+        }
+        return new_time_limit_s(
+            self.limits_s.get(job, {}), gpu_types, self.state.limits_s.get(job, 0.0)
+        )
+
+
+def new_time_limit_s(
+    by_type: Mapping[str, float], gpu_types: Iterable[str], shown_s: float
+) -> int | None:
+    """Return the time limit in seconds of a job that may start on these types; None: unchanged."""
+    wanted = max((by_type.get(name.lower(), 0.0) for name in gpu_types), default=0.0)
+    return round(wanted) if wanted and wanted != shown_s else None
 
 
 def _groups(rows: Iterable[QueueRow]) -> list[list[QueueRow]]:

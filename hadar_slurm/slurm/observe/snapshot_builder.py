@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -12,6 +13,7 @@ from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape, uniform_s
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.core.throughput_model import Place
+from hadar_slurm.core.time_limit import format_time_limit, late_types, limits_by_type
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.handoff import ProgressReport, ReportError, SquattedError, read_report
 from hadar_slurm.jobspec.description import (
@@ -75,6 +77,8 @@ class Observation:
     dependent: list[Job] = field(default_factory=list)
     # Pending on the nodes of a pin that cannot start them.
     pin_timed_out: set[JobId] = field(default_factory=set)
+    # The time limit in seconds by GPU type, of jobs whose limit depends on it.
+    limits_s: dict[JobId, Mapping[str, float]] = field(default_factory=dict)
     # Jobs with a description or a claim that have not ended.
     alive: set[JobId] = field(default_factory=set)
     # Ended by USR1 from hadard, and to be requeued.
@@ -185,7 +189,7 @@ class SnapshotBuilder:
         claim = self.ledger[row.key]
         mode = Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition)
         is_here = mode is self.mode
-        is_set_apart = self._is_set_apart(row, description)
+        is_set_apart = row.key in self._state.set_apart_by_detail
         is_placeable = not is_set_apart and self._can_run(row, description)
         disposition = disposition_of(
             row,
@@ -283,9 +287,9 @@ class SnapshotBuilder:
         shapes, bound = self._shapes(row, description), self._bound_types(row)
         throughputs, size = self._throughputs(row, description), description.gpus
         # Thousands of pending jobs differ in a few keys only.
-        key = (throughputs, size, shapes, row.partition, row.features, bound)
+        allowed = self._nodes_of(row, shapes)
+        key = (throughputs, size, shapes, allowed, bound)
         if key not in self._runnable:
-            allowed = self._nodes_of(row, shapes)
             # Of one type, on each node.
             most = [
                 max([0, *(n for k, n in node.gpus if throughputs.on(k, size) > 0 and bound <= {k})])
@@ -297,13 +301,15 @@ class SnapshotBuilder:
         return self._runnable[key]
 
     def _nodes_of(self, row: QueueRow, shapes: Sequence[Shape]) -> frozenset[NodeName] | None:
-        """Return the nodes that the job's partitions and constraint allow; None for all nodes.
+        """Return the nodes that the job's owner allows; None for all nodes.
 
         None of them, where only Slurm can read the constraint.
         """
+        shown = self._state.excluded.get(row.key)
+        excluded = self.ledger.excluded_by_owner(row, shown) if shown else ()
         try:
             most = max([1, *(shape.nodes for shape in shapes)])
-            return self._state.nodes_of(row.partition, row.features, most)
+            return self._state.nodes_of(row, most, excluded)
         except JobSpecError as error:
             if row.key not in self._warned:
                 self._warned.add(row.key)
@@ -358,6 +364,8 @@ class SnapshotBuilder:
         if len(bound) > 1:
             return None
         spec = self._spec(row, description)
+        progress = self._progress(row, description, report, spec, gang)
+        spec, late = self._in_time(row, description, spec, progress, gang)
         is_pending, claim = row.state == "PENDING", self.ledger[row.key]
         if is_pending:
             gang = self._pinned_gang(row) if self.mode.places and not claim.steered else None
@@ -370,7 +378,6 @@ class SnapshotBuilder:
         why_not = why_not_migrated(row, report, claim, self.now_s()) if may_migrate else ""
         if why_not and phase is not Phase.STARTING:
             spec = replace(spec, can_checkpoint=False)
-        progress = self._progress(row, description, report, spec, gang)
         if description.restart_loss_s and may_migrate and gang is not None:
             total, speed = spec.total_steps, gang.throughput(spec.throughputs)
             facts = row, report, self.now_s()
@@ -396,9 +403,38 @@ class SnapshotBuilder:
             GpuType(next(iter(bound))) if bound else None,
             self.shares.at(self.now_s()).get((row.account, row.user)),
             row.partition,
-            tuple(remark for remark in (pinned, why_not) if remark),
+            tuple(remark for remark in (pinned, why_not, late) if remark),
             is_pinned,
         )
+
+    def _in_time(
+        self, row: QueueRow, description: Description, spec: JobSpec, done: Progress, gang: _Gang
+    ) -> tuple[JobSpec, str]:
+        """Return the job without the GPU types on which it would not end in time; say why.
+
+        Its time limit may depend on the type (`limits_by_type`).
+        """
+        own_s = self.ledger[row.key].limit_of_owner(self._state.limits_s.get(row.key, 0.0))
+        time_on = description.time_on
+        is_known = time_on or self.estimator.counts_real_steps(description, row.user)
+        if not own_s or not is_known or description.copies > 1:
+            return spec, ""
+        known = [self._state.most_s.get(name, math.inf) for name in row.partition.split(",")]
+        throughputs, size = spec.throughputs, spec.num_gpus
+        limits_s = limits_by_type(throughputs, size, own_s, measured_on=time_on, most_s=min(known))
+        if time_on:
+            self._now.limits_s[row.key] = limits_s
+        left = spec.total_steps - done.steps_done
+        held = gang.gpus_by_type if gang is not None else ()
+        late = late_types(throughputs, size, left, limits_s, self._state.cluster.gpus_by_type, held)
+        if not late:
+            return spec, ""
+        reasons = (
+            f"what is left takes {format_time_limit(lasts_s)} on {name}, where its time limit is "
+            f"{format_time_limit(limits_s[name])}"
+            for name, lasts_s in sorted(late.items())
+        )
+        return replace(spec, throughputs=throughputs.without(late.keys())), "; ".join(reasons)
 
     def _dependent(self, row: QueueRow, description: Description) -> Job:
         """Return a job that waits for another one."""
@@ -408,15 +444,6 @@ class SnapshotBuilder:
             allowed_nodes=self._allowed_nodes(row, spec.shapes, Phase.QUEUED),
             bound_type=GpuType(next(iter(bound))) if len(bound) == 1 else None,
         )
-
-    def _is_set_apart(self, row: QueueRow, description: Description) -> bool:
-        """Return whether the job is scrontab's or excludes nodes by its owner's choice."""
-        if row.key not in self._state.set_apart_by_detail:
-            return False
-        excluded, claim = self._state.excluded.get(row.key, ()), self.ledger[row.key]
-        # Without the ledger they may be hadard's.
-        is_ours = claim.excludes(excluded) or description.is_steered or not self.ledger.was_read
-        return not (excluded and is_ours)
 
     def _pending_phase(self, row: QueueRow, gang: Gang | None) -> Phase | None:
         """Return the phase of a pending job; `gang` are the GPUs that it is pinned to."""
@@ -522,7 +549,7 @@ class SnapshotBuilder:
 
     def _avoid_reserved(self, row: QueueRow, nodes: Iterable[NodeName]) -> None:
         """Let a job avoid all reserved nodes if it would not end before one of its own is."""
-        if not _may_meet_reservation(row):
+        if row.reservation or not _may_meet_reservation(row):
             return
         if self._reserved is None:
             self._reserved = self.slurm.reserved_nodes()

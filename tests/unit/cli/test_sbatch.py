@@ -167,8 +167,7 @@ def test_a_fault_is_one_line_and_nothing_is_submitted(
     [
         (["-w", "n1"], "nodelist"),
         (["--nodelist=n1"], "nodelist"),
-        (["--exclude", "n2"], "exclude"),
-        (["--reservation=r"], "reservation"),
+        (["--nodefile=x"], "nodefile"),
     ],
 )
 def test_a_place_that_the_user_chose_is_left_to_slurm(
@@ -179,6 +178,38 @@ def test_a_place_that_the_user_chose_is_left_to_slurm(
     done = site.run(*words, *OWN, "job.sh")
     assert call_of(done)["argv"] == [*words, "job.sh"]
     assert notes_of(done) == left(f"--{option} is given")
+
+
+def test_nodes_that_the_user_excludes_are_kept_beside_ours(site: Site) -> None:
+    """In the description, for a lost ledger, and in one option: sbatch heeds the last one alone."""
+    site.command("scontrol", 'import sys\nprint("\\n".join(sys.argv[-1].split(",")))')
+    site.beat(steered=("",))
+    words = ("--hadar-throughput=V100=10", "--hadar-steps=100", "-x", "n7,n8", "job.sh")
+    comment, *rest = call_of(site.run(*words))["argv"]
+    assert rest == ["--exclude=n2,n7,n8", "--gpus=1", "job.sh"]
+    description = decode(comment.removeprefix("--comment="))
+    assert description is not None
+    assert description.excludes == "n7,n8"
+    site.beat()
+    held = call_of(site.run(*words))["argv"]
+    assert held[1:] == ["--hold", "--gpus=1", "-x", "n7,n8", "job.sh"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "why"),
+    [
+        ("./nodes.txt", "hadard cannot read --exclude=./nodes.txt"),
+        ("n[1-999999999]", "hadard cannot read --exclude=n[1-999999999]"),
+        ("n1,n2", "--exclude=n1,n2 leaves no node with GPUs"),
+    ],
+)
+def test_excluded_nodes_that_leave_no_choice(site: Site, nodes: str, why: str) -> None:
+    """Such a job is left to Slurm as it is."""
+    site.command("scontrol", 'import sys\nprint("\\n".join(sys.argv[-1].split(",")))')
+    site.beat()
+    done = site.run("-x", nodes, *OWN, "job.sh")
+    assert call_of(done)["argv"] == ["-x", nodes, "job.sh"]
+    assert notes_of(done) == left(why)
 
 
 def test_without_options_of_ours_it_is_sbatch(site: Site) -> None:
@@ -279,7 +310,7 @@ def test_what_sbatch_takes_from_the_environment_is_heeded(site: Site) -> None:
     assert '"gpus":1' in call_of(site.run(*OWN, "-G1", "job.sh", SBATCH_GPUS="2"))["argv"][0]
     left = site.run(*OWN, "job.sh", SBATCH_CONSTRAINT="fast")
     assert call_of(left)["argv"] == ["job.sh"]
-    assert "no node with GPUs has --constraint=fast" in notes_of(left)
+    assert "--constraint=fast leaves no node with GPUs" in notes_of(left)
     taken = site.run(*OWN, "job.sh", SBATCH_CONSTRAINT="n1|n2")
     assert call_of(taken)["argv"][1:] == ["--hold", "--gpus=1", "job.sh"]
     checkpoint = [*OWN, "--hadar-checkpoint=yes", "job.sh"]
@@ -593,7 +624,7 @@ HADARD_READS = "hadard reads --gpus, --gpus-per-node, --gpus-per-task and --gres
         (["--time=5", "--gpus=2", "--nodelist=n1"], "--nodelist is given"),
         (
             ["--time=5", "--gpus=2", "-C", "v100|p100"],
-            "no node with GPUs has --constraint=v100|p100",
+            "--constraint=v100|p100 leaves no node with GPUs",
         ),
         (["--time=5", "--gpus=2", "-C", "n1*1"], "--constraint=n1*1 counts nodes"),
         (

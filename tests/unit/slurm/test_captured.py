@@ -71,7 +71,7 @@ def test_captured_details_of_jobs_are_read(version: str) -> None:
     assert throttled == {2}
     of_key = {row.key: details[row.raw_id] for row in queue.values() if row.raw_id in details}
     apart = {key for key, detail in of_key.items() if is_set_apart_by_detail(detail)}
-    assert apart == {number[name] for name in ("with-x", "scrontab") if name in number}
+    assert apart == {number[name] for name in ("scrontab",) if name in number}
     assert asked_nodes(of_key[number["per-node-range"]], "3") == "3-3"
 
 

@@ -247,7 +247,7 @@ RESERVATION = (
         (RESERVATION.format("n1") + RESERVATION.format("gpu7,n1"), {"n1", "gpu7"}),
     ],
 )
-def test_the_reserved_nodes(text: str, told: set[str]) -> None:
+def test_the_nodes_of_all_reservations(text: str, told: set[str]) -> None:
     slurm = CommandLine(Scripted(answer=lambda argv, stdin: (0, text, "")))
     assert slurm.reserved_nodes() == told
 

@@ -424,12 +424,13 @@ def test_a_job_cannot_hide_its_gpus_behind_its_name(tmp_path: Path) -> None:
     ("detail", "is_apart"),
     [
         ("JobId=1 ReqNodeList=(null) ExcNodeList=(null) NodeList= ", False),
-        ("JobId=1 ReqNodeList=(null) ExcNodeList=n[1-2] NodeList= ", True),
+        ("JobId=1 ReqNodeList=(null) ExcNodeList=n[1-2] NodeList= ", False),
+        ("JobId=1 JobName=x ExcNodeList=n7 ReqNodeList=(null) ExcNodeList=n[1-2] NodeList= ", True),
         ('JobId=1 CronJob=Yes CrontabSpec="* * * * *" ', True),
         ("", False),
     ],
 )
-def test_excluded_nodes_and_scrontab_are_seen(detail: str, *, is_apart: bool) -> None:
+def test_scrontab_and_doubtful_exclusions_set_a_job_apart(detail: str, *, is_apart: bool) -> None:
     """Only the detail line of a job shows them."""
     assert is_set_apart_by_detail(detail) is is_apart
 
@@ -450,12 +451,12 @@ def test_the_range_of_nodes_can_be_asked_for_again(detail: str, least: str, node
     assert asked_nodes(detail, least) == nodes
 
 
-def test_a_job_that_excludes_nodes_is_set_apart(tmp_path: Path) -> None:
-    """Only that job is set apart, and the number of nodes is read for pending jobs alone."""
+def test_the_excluded_nodes_of_a_job_are_read(tmp_path: Path) -> None:
+    """So are the numbers of nodes of pending jobs."""
     pending = QUEUE.split("#0123\n")[2] + "#0123\n"
     apart = "JobId=3 JobName=x JobState=PENDING ExcNodeList=n1 NodeList= NumNodes=1-2 NumCPUs=1 \n"
     reading = read_all(Told(queue=running("4") + pending, details={"4": a_detail("4"), "3": apart}))
-    assert reading.set_apart_by_detail == {"3_1"}
+    assert (reading.set_apart_by_detail, reading.excluded) == (set(), {"3_1": ("n1",)})
     assert reading.request(reading.queue[JobId("3_1")]).num_nodes == "1-2"
     assert reading.request(reading.queue[JobId("4")]).num_nodes == "1-10000"
 

@@ -245,7 +245,7 @@ def test_a_reading_has_the_gpus_held_and_who_is_set_apart() -> None:
         "442_1": Gang.of({("n4", "p100"): 1}),
         "492": Gang.of({("n5", "k80"): 1}),
     }
-    assert reading.set_apart_by_detail == {"476", "493"}
+    assert reading.set_apart_by_detail == {"493"}
 
 
 def test_pending_jobs_have_their_nice_values() -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import a_gang
+from builders import a_gang, a_queue_row
 from fakes.fake_slurm import Asked, FakeJob, FakeSlurm
 from fakes.fake_tools import FakeRunner
 
+from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Start, Status
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.parse import node_row
+from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.control.modes import Mode, Modes
 from hadar_slurm.slurm.settings import BackendSettings
@@ -55,6 +58,25 @@ def backend(slurm: FakeSlurm, job: FakeJob, tmp_path: Path) -> SlurmBackend:
     (outcome,) = backend.apply([Start(seen(backend).job_id, 0, a_gang("n1:v100:2"))])
     assert outcome.status is Status.DONE
     return backend
+
+
+def test_a_job_gets_the_nodes_of_its_reservation_and_others_none_of_them() -> None:
+    """While the reservation is active; before that such a job is left to Slurm."""
+    inside, outside = (
+        a_queue_row(key=JobId(name), reservation=name, partition="main") for name in ("lab", "")
+    )
+    nodes = tuple(
+        node_row(name, {"v100": 2}, state, ["main"], [], has_reported=True)
+        for name, state in (("n1", "IDLE"), ("n2", "IDLE+RESERVED"), ("n3", "DOWN+RESERVED"))
+    )
+    queue = {row.key: row for row in (inside, outside)}
+    n1, n2 = NodeName("n1"), NodeName("n2")
+    state = SlurmState(queue, nodes, {}, reservations={"lab": frozenset([n2])})
+    assert [state.nodes_of(row) for row in (inside, outside)] == [{n2}, {n1, NodeName("n3")}]
+    assert [node.name for node in state.cluster.nodes if node.is_schedulable] == [n1, n2]
+    before = SlurmState(queue, nodes, {})
+    assert [before.nodes_of(row) for row in (inside, outside)] == [frozenset(), None]
+    assert [node.name for node in before.cluster.nodes if node.is_schedulable] == [n1]
 
 
 def test_all_reserved_nodes_are_avoided_at_once(slurm: FakeSlurm, backend: SlurmBackend) -> None:

@@ -18,7 +18,7 @@ from hadar_slurm.slurm.client.scontrol import request_for
 from hadar_slurm.slurm.client.updates import ClearRequest, Hold, Release, SetRequest, Update
 from hadar_slurm.slurm.control.claim import Claim, State
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.control.restore import Returned, restore_jobs
+from hadar_slurm.slurm.control.restore import Exclusion, Returned, restore_jobs
 
 NODES = "v100:4,p100:4,v100:2+k80:2"
 DESCRIBED = Description(steps=100, gpus=2, throughputs={"v100": 1.0, "p100": 1.0}, is_held=True)
@@ -272,7 +272,8 @@ def test_a_job_that_is_released_to_be_steered_has_its_limits_before(bench: Bench
     key, queue = JobId(job.key), bench.slurm.queue()
     asked: list[str] = []
     bench.runner.before.append(lambda argv: asked.append(" ".join(argv)))
-    [returned] = restore_jobs(bench.slurm, bench.ledger, queue, [key], {key: (NodeName("n2"),)})
+    wanted = {key: Exclusion((NodeName("n2"),))}
+    [returned] = restore_jobs(bench.slurm, bench.ledger, queue, [key], wanted)
     assert returned == Returned(key)
     assert not bench.slurm.queue()[key].is_held
     assert bench.slurm.read().excluded[key] == ("n2",)

@@ -166,10 +166,10 @@ def test_a_job_does_not_return_at_once_to_the_node_that_failed_under_it(
 
 
 @pytest.mark.parametrize("is_steered", [True, False])
-def test_a_job_that_slurm_starts_at_once_is_managed_with_the_nodes_that_hadar_sbatch_excludes(
+def test_a_job_that_slurm_starts_at_once_is_managed_also_if_nodes_are_excluded(
     slurm: FakeSlurm, tmp_path: Path, is_steered: bool
 ) -> None:
-    """A running job that excludes nodes by its owner's choice is left to Slurm."""
+    """Also with nodes that its owner excludes."""
     described = Description(steps=100, gpus=2, throughputs={"v100": 1.0}, is_steered=is_steered)
     asked = Asked(per_job=(("", 2),))
     job = slurm.submit(asked, comment=encode(described), work_s=10_000.0, excluded=("n9",))
@@ -177,4 +177,4 @@ def test_a_job_that_slurm_starts_at_once_is_managed_with_the_nodes_that_hadar_sb
     assert job.state == "RUNNING"
     backend = backend_of(slurm, tmp_path)
     backend.ledger.adopt()
-    assert [seen.job_id for seen in backend.observe().jobs] == ([job.key] if is_steered else [])
+    assert [seen.job_id for seen in backend.observe().jobs] == [job.key]

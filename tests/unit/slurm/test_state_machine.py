@@ -388,6 +388,6 @@ def test_nodes_excluded_before_are_remembered_until_slurm_has_answered() -> None
     claim, opened = steered(Claim(), row, limited(row, excluded=N1)), limited(row)
     doubtful = steered(claim, row, opened)
     assert doubtful.has_changed(row)
-    assert [doubtful.excludes(nodes) for nodes in (N1, (), N2)] == [True, True, False]
+    assert [doubtful.excluded_by_owner(nodes) for nodes in (N1, (), N2)] == [(), (), N2]
     settled, _ = transition(doubtful, Event(kind=Kind.DONE, row=row, steering=opened))
     assert not settled.has_changed(row)

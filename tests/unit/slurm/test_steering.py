@@ -151,7 +151,6 @@ def test_a_job_at_the_bottom_or_with_a_nice_value_in_doubt_keeps_it() -> None:
         ("JobId=1 Nice=0 ExcNodeList=(null) NodeList=", (), 0),
         ("JobId=1 Nice=-7 ExcNodeList=n[1-2] NodeList=", (N1, N2), -7),
         ("JobId=1 JobName=x Nice=-5 Nice=0 ExcNodeList=(null) Comment= ExcNodeList=n1", (), None),
-        ("JobId=1 Nice=0 ExcNodeList=n1 CronJob=Yes", (), 0),
     ],
 )
 def test_texts_of_a_user_decide_nothing(
@@ -423,7 +422,7 @@ def test_a_release_needs_no_details_of_jobs(site: Site, monkeypatch: pytest.Monk
 
 
 def test_nodes_that_an_owner_excludes_or_names_are_theirs(site: Site) -> None:
-    """Such a job is left to Slurm, also where hadard has steered it before."""
+    """A job gets none of the nodes that it excludes; one that names nodes is left to Slurm."""
     site.apply()
     site.slurm.reserved = {"n1", "n2"}
     excludes, names = site.submit(excluded=("n1",)), site.submit()
@@ -432,7 +431,26 @@ def test_nodes_that_an_owner_excludes_or_names_are_theirs(site: Site) -> None:
     names.asked.nodes = ("n1",)
     site.apply()
     assert (names.asked.nodes, names.excluded) == (("n1",), ())
-    assert site.backend.observe().jobs == ()
+    [seen] = site.backend.observe().jobs
+    assert (seen.job_id, seen.allowed_nodes) == (excludes.key, {"n2"})
+
+
+def test_exclusions_of_hadard_and_of_the_owner_are_told_apart(tmp_path: Path) -> None:
+    """The owner's stay when hadard adds its own and when it takes them back, also later ones."""
+    site = Site(tmp_path, "v100:1,k80:1,v100:1")
+    site.apply()
+    site.slurm.reserved = {"n1", "n2", "n3"}
+    job = site.submit(excluded=("n3",))
+    site.apply()
+    assert job.excluded == ("n2", "n3")
+    assert site.release_all() == [""]
+    assert job.excluded == ("n3",)
+    site.apply()
+    assert job.excluded == ("n2", "n3")
+    job.excluded = ("n1",)
+    site.apply()
+    assert job.excluded == ("n1", "n2")
+    assert site.backend.ledger[JobId(job.key)].own_excluded == ("n1",)
 
 
 def test_a_job_between_two_runs_is_given_back_to_the_queue(site: Site) -> None:
@@ -495,3 +513,52 @@ def test_gpus_that_others_took_are_not_waited_for(site: Site) -> None:
     site.slurm.advance(1.0)
     site.backend.observe()
     assert site.backend._pins.next_timeout_s() == float("inf")
+
+
+def test_a_time_limit_is_that_of_the_type_and_given_back(tmp_path: Path) -> None:
+    """Given for V100s, it is ten times as long on a K80; an owner's later limit is theirs."""
+    site = Site(tmp_path)
+    site.apply()
+    site.slurm.reserved = {"n1", "n2"}
+    described = Description(
+        limit_s=600.0, throughputs={"v100": 10, "k80": 1}, checkpoint=True, time_on="v100"
+    )
+    job = site.slurm.submit(Asked(per_job=(("", 1),)), comment=encode(described), limit_min=10)
+    [seen] = site.backend.observe().jobs
+    assert seen.spec.throughputs.gpu_types == ("k80", "v100")
+    for node, gpu_type, minutes in (("n2", "k80", 100), ("n1", "v100", 10), ("n2", "k80", 100)):
+        start = Start(JobId(job.key), 0, a_gang(f"{node}:{gpu_type}:1"))
+        site.backend.observe()
+        [outcome] = site.backend.apply([start])
+        assert (outcome.status, job.asked.nodes) == (Status.DONE, (node,))
+        assert job.limit_min == minutes
+    assert site.release_all() == [""]
+    assert job.limit_min == 10
+    job.limit_min = 20
+    site.backend.observe()
+    site.backend.apply([start])
+    assert job.limit_min == 200
+    assert site.release_all() == [""]
+    assert job.limit_min == 20
+
+
+def test_a_job_is_kept_off_types_on_which_it_would_not_end_in_time(tmp_path: Path) -> None:
+    """Its steps take longer there than its time limit, and the remark says so."""
+    site = Site(tmp_path)
+    site.apply()
+    site.slurm.reserved = {"n1", "n2"}
+    described = Description(steps=1000, limit_s=600.0, throughputs={"v100": 10, "k80": 1})
+    site.slurm.submit(Asked(per_job=(("", 1),)), comment=encode(described), limit_min=10)
+    [seen] = site.backend.observe().jobs
+    assert seen.spec.throughputs.gpu_types == ("v100",)
+    assert seen.remarks == ("what is left takes 0:16:40 on k80, where its time limit is 0:10:00",)
+    # The partition allows no more than 15 minutes.
+    site.slurm.most_time = "15:00"
+    site.slurm.submit(
+        Asked(per_job=(("", 1),)),
+        comment=encode(replace(described, time_on="v100")),
+        limit_min=10,
+    )
+    *_, last = site.backend.observe().jobs
+    assert last.spec.throughputs.gpu_types == ("v100",)
+    assert last.remarks == ("what is left takes 0:16:40 on k80, where its time limit is 0:15:00",)
