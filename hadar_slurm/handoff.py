@@ -9,7 +9,8 @@ checked.
 How a job is asked to move (docs/adr/0005): hadard sends USR1 to the batch script. The job saves a
 checkpoint, reports state `saved` with the steps that the checkpoint holds, and waits; hadard then
 requeues it. Without a requeue the signal was not hadard's: the job reports `running` and
-continues. A job is sent USR1 only if its report of this run says that it `listens`.
+continues. A job is sent USR1 only if its report of this run says that it `listens`. A job that may
+be requeued without a signal only reports its checkpoints (`tell_checkpoint`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import time
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Set, Tuple
 
 from hadar_slurm import untrusted_files
 
@@ -40,8 +41,8 @@ MAX_NUMBER = 1e18  # beyond any count of steps or time; keeps what follows out o
 STATES = ("running", "saved", "done")
 # The numbers that a report may leave out, by type.
 _OPTIONAL_NUMBERS: Dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("steps_per_s", "time_s", "aggregation_s"), float),
-    **dict.fromkeys(("own_steps", "averages", "version"), int),
+    **dict.fromkeys(("steps_per_s", "time_s", "aggregation_s", "saved_s"), float),
+    **dict.fromkeys(("own_steps", "averages", "version", "saved_steps"), int),
 }
 # What reading a malformed report or assignment raises.
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
@@ -83,6 +84,9 @@ class ProgressReport:
     # Promises that USR1 makes this run save and ends none of its processes (`listens_now`). A
     # report without it promises that too: it follows the protocol.
     listens: bool = True
+    # When the newest checkpoint was written, by the job's clock, and its steps; 0: not told.
+    saved_s: float = 0.0
+    saved_steps: int = 0
     version: int = VERSION
 
 
@@ -113,13 +117,19 @@ def write_report(own: Path, job_id: str, report: ProgressReport) -> None:
 
 
 def tell(
-    state: str, steps_done: int, steps_per_s: float = 0.0, *, listens: Optional[bool] = None
+    state: str,
+    steps_done: int,
+    steps_per_s: float = 0.0,
+    *,
+    listens: Optional[bool] = None,
+    is_saved: bool = False,
 ) -> None:
     """Report on the job that this process belongs to; outside of Slurm there is none.
 
     `listens` is for programs that report for others: by default this process must have a handler
-    for USR1 (`listens_now`). A report that cannot be written must not stop training: it is a
-    warning.
+    for USR1 (`listens_now`). `is_saved`: a checkpoint with these steps is written, as in state
+    `saved`; later reports repeat that. A report that cannot be written must not stop training: it
+    is a warning.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
@@ -129,11 +139,42 @@ def tell(
     own = own_reports(os.environ)
     warn_of_unsaved_run(own, job, restart)
     now_s = time.time()
-    report = ProgressReport(restart, state, steps_done, steps_per_s, now_s, listens=listens)
+    if is_saved or state == "saved":
+        _SAVED[job] = (now_s, steps_done)
+    saved_s, saved_steps = _SAVED[job] if job in _SAVED else _saved_before(own, job)
+    report = ProgressReport(
+        restart=restart,
+        state=state,
+        steps_done=steps_done,
+        steps_per_s=steps_per_s,
+        time_s=now_s,
+        listens=listens,
+        saved_s=saved_s,
+        saved_steps=saved_steps,
+    )
     try:
         write_report(own, job, report)
     except OSError as error:
         warnings.warn(f"no progress report: {error}", stacklevel=2)  # prints each text once
+
+
+def tell_checkpoint(steps_done: int, steps_per_s: float = 0.0) -> None:
+    """Report that a checkpoint with `steps_done` steps is written; needs no handler of USR1."""
+    tell("running", steps_done, steps_per_s, is_saved=True)
+
+
+# The time and the steps of the newest checkpoint of a job that this process reports on.
+_SAVED: Dict[str, Tuple[float, int]] = {}
+
+
+def _saved_before(own: Path, job: str) -> Tuple[float, int]:
+    """Return the checkpoint in the last report, by another process or run; (0, 0): none."""
+    try:
+        before = read_own_report(own, job)
+    except ReportError:
+        before = None
+    _SAVED[job] = (before.saved_s, before.saved_steps) if before is not None else (0.0, 0)
+    return _SAVED[job]
 
 
 def own_reports(variables: Mapping[str, str]) -> Path:
@@ -263,7 +304,8 @@ def warn_of_unsaved_run(own: Path, job_id: str, restart: int) -> None:
         before = read_own_report(own, job_id)
     except ReportError:
         return
-    if before is not None and before.restart < restart and before.state == "running":
+    is_unsaved = before is not None and before.state == "running" and before.saved_s == 0
+    if before is not None and is_unsaved and before.restart < restart:
         text = f"hadar: run {before.restart + 1} of job {job_id} ended before it reported a saved "
         text += f"checkpoint (at step {before.steps_done}); this is run {restart + 1}"
         print(text, file=sys.stderr, flush=True)
@@ -340,3 +382,17 @@ def shares(budget: int, speeds: Mapping[int, float]) -> Dict[int, int]:
     for copy in order[: budget - sum(quotas.values())]:
         quotas[copy] += 1
     return {copy: quotas.get(copy, 0) for copy in speeds}
+
+
+def main(words: Sequence[str]) -> int:
+    """Report a checkpoint, for scripts in other languages: `handoff checkpoint STEPS`."""
+    if len(words) != 2 or words[0] != "checkpoint" or not words[1].isdigit():
+        usage = "python -m hadar_slurm.handoff checkpoint STEPS"
+        print(f"usage: {usage}, where STEPS are those in the checkpoint", file=sys.stderr)
+        return 2
+    tell_checkpoint(int(words[1]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

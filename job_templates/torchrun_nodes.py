@@ -4,14 +4,13 @@ Start your own from here; torchrun_nodes.sbatch starts its processes. What hadar
 with "hadar:", the rest is ordinary distributed data parallel training. From one run to the next the
 job may have other nodes and more or fewer GPUs on each: a batch is that of all processes together,
 and the checkpoint is the same for any of them. Needs Python 3.9 and torch; of hadar_slurm only
-`handoff` is used.
+`runtime.asked` is used.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -20,17 +19,13 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hadar_slurm import handoff
+from hadar_slurm.runtime.asked import Asked  # hadar: 1
 
 BATCH = 32  # samples of a step, of all processes together
-
-asked: set[int] = {0}  # hadar: the handlers only take note; the loop acts between steps
 
 
 def main() -> int:
     """Train to --total-steps and return the exit status."""
-    for number in (signal.SIGUSR1, signal.SIGTERM):
-        signal.signal(number, lambda number, _frame: asked.add(number))
     options = parse_options()
     has_gpus = torch.cuda.is_available()
     distributed.init_process_group("nccl" if has_gpus else "gloo")
@@ -44,12 +39,12 @@ def main() -> int:
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).to(device)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
     checkpoint = options.checkpoint_dir / "checkpoint.pt"
-    first_step = step = load(checkpoint, model, optimiser)
+    step = load(checkpoint, model, optimiser)
     parallel = DistributedDataParallel(model)
     nodes = count // int(os.environ["LOCAL_WORLD_SIZE"])
     say(f"from step {step}: {count} processes on {nodes} nodes")
-    started_s = reported_s = saved_s = time.monotonic()
-    tell("running", step)
+    saved_s = time.monotonic()
+    asked = Asked(wait_s=options.move_timeout_s)  # hadar: 2, once the processes have met
 
     while step < options.total_steps:
         inputs, labels = make_batch(step, device)
@@ -61,51 +56,21 @@ def main() -> int:
         step += 1
         time.sleep(options.step_seconds)
 
-        now_s = time.monotonic()
-        speed = (step - first_step) / (now_s - started_s)
-        if now_s - reported_s >= 1:  # hadar: this is how it learns how fast the job is
-            tell("running", step, speed)
-            reported_s = now_s
-        if now_s - saved_s >= options.checkpoint_every_s:
+        if asked.to_save(step):  # hadar: 3; with very short steps Asked(every=10)
+            save(checkpoint, step, model, optimiser)  # hadar: 4
+            say(f"saved at step {step}")
+            asked.has_saved()  # hadar: 5; ends the process if the job is requeued
+            saved_s = time.monotonic()
+        elif time.monotonic() - saved_s >= options.checkpoint_every_s:
             save(checkpoint, step, model, optimiser)
-            saved_s = now_s
-        if not agreed(device):  # with very short steps, ask every tenth step only
-            continue
-        save(checkpoint, step, model, optimiser)  # hadar: say so, and wait to be requeued
-        tell("saved", step, speed)
-        say(f"saved at step {step}")
-        if is_moved(options.move_timeout_s, device):
-            return 128 + signal.SIGTERM
-        tell("running", step)  # the signal was not hadard's
-        first_step, started_s = step, time.monotonic()
+            saved_s = time.monotonic()
 
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # hadar: a late request must not kill it now
     save(checkpoint, step, model, optimiser)
-    tell("done", step)
+    asked.done()  # hadar: 6
     say(f"done: {step} steps, loss {float(loss.detach()):.3f}")
     distributed.barrier()  # a process that leaves while another still trains or saves may abort
     distributed.destroy_process_group()
     return 0
-
-
-def agreed(device: torch.device) -> int:
-    """Return the strongest signal that any process has got: TERM (15) before USR1 (10), or 0.
-
-    Signals reach the nodes at different steps; by this all processes stop at the same one.
-    """
-    found = torch.tensor(max(asked), device=device)
-    distributed.all_reduce(found, distributed.ReduceOp.MAX)
-    return int(found)
-
-
-def is_moved(timeout_s: float, device: torch.device) -> bool:
-    """Wait for the TERM that comes with a requeue; return whether it came in time."""
-    for _ in range(1 + int(timeout_s / 0.1)):  # not by the clock: all have to go round as often
-        if agreed(device) == signal.SIGTERM:
-            return True
-        time.sleep(0.1)
-    asked.discard(signal.SIGUSR1)
-    return False
 
 
 def make_batch(step: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -137,12 +102,6 @@ def load(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> int:
     model.load_state_dict(state["model"])
     optimiser.load_state_dict(state["optimiser"])
     return int(state["step"])
-
-
-def tell(state: str, step: int, steps_per_s: float = 0.0) -> None:
-    """Report progress to hadard, once for all processes."""
-    if distributed.get_rank() == 0:
-        handoff.tell(state, step, steps_per_s)
 
 
 def say(text: str) -> None:

@@ -28,13 +28,14 @@ MAX_GPUS = 4096
 MAX_STEPS = 10**15
 MIN_THROUGHPUT, MAX_THROUGHPUT = 1e-9, 1e12
 MAX_RESTART_S = 1e9
+MIN_LOSS_S, MAX_LOSS_S = 1.0, 30 * 86_400.0
 MAX_LIMIT_S = 1e9
 MAX_COPIES = 1000
 MAX_MEMORY_GB, MAX_CAPABILITY = 1e6, 1e3
 MAX_TYPES = 32
 _KEYS = frozenset(
-    "hadar workload rates steps limit_s gpus asks shape copies checkpoint restart_cost_s held "
-    "steered leave comment types memory_gb capability excludes time_on".split()
+    "hadar workload rates steps limit_s gpus asks shape copies checkpoint restart_loss_s "
+    "restart_cost_s held steered leave comment types memory_gb capability excludes time_on".split()
 )
 # sbatch's options that request GPUs, and their values such as `v100:2,k80` or, of gres, `gpu:2`.
 # They become part of a command, so nothing else may be in them.
@@ -75,6 +76,8 @@ class Description:
     # Above 1 the tasks of the job's array are copies of one training (HadarE), each on one node.
     copies: int = 1
     checkpoint: bool = False
+    # Not 0: the job listens for no signal, and may be requeued when it loses at most this work.
+    restart_loss_s: float = 0.0
     restart_cost_s: float | None = None
     # The job was submitted under a hold that hadard may release.
     is_held: bool = False
@@ -127,6 +130,12 @@ class Description:
                 raise JobSpecError(f"throughput of {gpu_type} must be {wanted}, not {throughput!r}")
         if not self.workload and not any(self.throughputs.values()):
             raise JobSpecError("the throughput is 0 on every GPU type given")
+        loss_s = self.restart_loss_s
+        if isinstance(loss_s, bool) or not (loss_s == 0 or MIN_LOSS_S <= loss_s <= MAX_LOSS_S):
+            wanted = f"{MIN_LOSS_S:g} to {MAX_LOSS_S:g} s"
+            raise JobSpecError(f"the work that a requeue may lose must be {wanted}, not {loss_s!r}")
+        if loss_s and (not self.checkpoint or self.copies > 1):
+            raise JobSpecError("a requeue may lose work only of a job that saves, not in copies")
         cost_s = self.restart_cost_s
         if isinstance(cost_s, bool) or not (cost_s is None or 0 <= cost_s <= MAX_RESTART_S):
             raise JobSpecError(f"restart cost must be 0 to {MAX_RESTART_S:g} s, not {cost_s!r}")
@@ -157,6 +166,7 @@ def encode(description: Description) -> str:
         "shape": str(description.shape) if description.shape else "",
         "copies": description.copies if description.copies > 1 else None,
         "checkpoint": description.checkpoint,
+        "restart_loss_s": description.restart_loss_s or None,
         "restart_cost_s": description.restart_cost_s,
         "held": description.is_held or None,
         "steered": description.is_steered or None,
@@ -194,11 +204,13 @@ def decode(comment: str) -> Description | None:
         raise JobSpecError(f"unknown key {unknown[0]!r} in the job's description")
     throughputs, limit_s = tree.get("rates", {}), tree.get("limit_s", 0.0)
     asks = tree.get("asks", {})
-    restart = tree.get("restart_cost_s")
-    numbers = isinstance(limit_s, int | float) and isinstance(restart, int | float | None)
+    restart, loss_s = tree.get("restart_cost_s"), tree.get("restart_loss_s", 0.0)
+    numbers = isinstance(restart, int | float | None) and all(
+        isinstance(number, int | float) for number in (limit_s, loss_s)
+    )
     if not (numbers and isinstance(throughputs, dict)):
-        text = "rates, limit_s or restart_cost_s of the job's description has the wrong form"
-        raise JobSpecError(text)
+        text = "rates, limit_s, restart_cost_s or restart_loss_s of the job's description has the"
+        raise JobSpecError(f"{text} wrong form")
     types, memory_gb = tree.get("types", []), tree.get("memory_gb", 0.0)
     capability = tree.get("capability", 0.0)
     if not (
@@ -224,6 +236,7 @@ def decode(comment: str) -> Description | None:
         shape=parse_shape(str(tree["shape"])) if tree.get("shape") else None,
         copies=tree.get("copies", 1),
         checkpoint=tree.get("checkpoint") is True,
+        restart_loss_s=loss_s,
         restart_cost_s=restart,
         is_held=tree.get("held") is True,
         is_steered=tree.get("steered") is True,
@@ -276,8 +289,13 @@ def job_spec(
     user: str = "",
     shapes: tuple[Shape, ...] = (),
 ) -> JobSpec:
-    """Return the job; `restart_cost_s` is the description's default, `shapes` replace its own."""
+    """Return the job; `restart_cost_s` is the description's default, `shapes` replace its own.
+
+    The cost of a requeue that loses work includes half of what it may lose: the mean, where the
+    time of the last checkpoint is not known.
+    """
     own_cost = description.restart_cost_s
+    cost_s = restart_cost_s if own_cost is None else own_cost
     return JobSpec(
         job_id=job_id,
         num_gpus=description.gpus,
@@ -286,7 +304,7 @@ def job_spec(
         submitted_s=submitted_s,
         shapes=shapes or description.shapes,
         can_checkpoint=description.checkpoint,
-        restart_cost_s=restart_cost_s if own_cost is None else own_cost,
+        restart_cost_s=cost_s + description.restart_loss_s / 2,
         workload=description.workload,
         user=user,
     )

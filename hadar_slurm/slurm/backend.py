@@ -27,6 +27,7 @@ from hadar_slurm.slurm.control.advise import advise, features_by_type
 from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us, message
 from hadar_slurm.slurm.control.claim import State
 from hadar_slurm.slurm.control.ledger import Ledger
+from hadar_slurm.slurm.control.loss_bound import bound_s
 from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.slurm.control.pins import Pins
 from hadar_slurm.slurm.control.restore import (
@@ -167,8 +168,10 @@ class SlurmBackend:
         early = [a for a in actions if isinstance(a, Stop) and a.job_id in not_ready]
         starts = [action for action in actions if isinstance(action, Start)]
         spool, grace_s = self.settings.spool, self.settings.grace_s
-        limits_s = seen.limits_s if seen is not None else {}
-        mover = Mover(self.slurm, self.ledger, spool, grace_s, self._pause, self.now_s, limits_s)
+        limits_s, kept = (seen.limits_s, seen.kept) if seen is not None else ({}, {})
+        mover = Mover(
+            self.slurm, self.ledger, spool, grace_s, self._pause, self.now_s, limits_s, kept
+        )
         if seen is not None:
             # Other jobs have their GPUs now.
             mover.hold_timed_out(seen.pin_timed_out - {start.job_id for start in starts})
@@ -311,7 +314,10 @@ class SlurmBackend:
         job = action.job_id
         changes: list[updates.Update] = []
         if isinstance(action, Stop):
-            changes = [updates.SignalCheckpoint(job), updates.Requeue(job)]
+            row = self._state.queue.get(job) if self._state is not None else None
+            needs_signal = row is None or not bound_s(row)
+            changes = [*([updates.SignalCheckpoint(job)] if needs_signal else ())]
+            changes.append(updates.Requeue(job))
         elif isinstance(action, Start):
             names_type = self._names_type(action)
             request = scontrol.request_for(action.gang, self.slurm.version, names_type=names_type)

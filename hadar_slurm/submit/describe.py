@@ -11,11 +11,13 @@ from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.gpu_types import Needs, parse_memory_gb
 from hadar_slurm.core.job import Shape
 from hadar_slurm.core.throughput import ThroughputTable, workload_name
-from hadar_slurm.core.time_limit import format_time_limit
+from hadar_slurm.core.time_limit import format_time_limit, parse_duration
 from hadar_slurm.core.units import parse_count, parse_number
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import (
     GPU_OPTIONS,
+    MAX_LOSS_S,
+    MIN_LOSS_S,
     Description,
     is_node_list,
     may_ask,
@@ -46,13 +48,12 @@ def describe(
     limit_s = request.limit_s or limit_s
     given = request.hadar_options
     gpus, shape = _gang(request)
-    wants = given.get("checkpoint", "no").lower()
-    if wants not in ("yes", "no"):
-        raise JobSpecError(f"{PREFIX}checkpoint {wants!r}: expected yes or no")
+    saves, loss_s = _checkpoint(given.get("checkpoint", "no"))
     forks, cost = "copies" in given, given.get("restart-cost")
     excluded = request.values.get("exclude", "")
     if forks:
-        shape, wants = _shape_of_copy(request, gpus, shape), "yes"
+        shape, saves = _shape_of_copy(request, gpus, shape), True
+    saves = saves and "no-requeue" not in request.values
     if "steps" not in given and (forks or not limit_s or "throughput" in given):
         remedy = "" if forks or "throughput" in given else ", or --time how long it trains at most"
         text = f"how many training steps the job has in all{remedy}"
@@ -63,7 +64,8 @@ def describe(
         gpus=gpus,
         asks=_asks(request, gpus),
         shape=shape,
-        checkpoint=wants == "yes" and "no-requeue" not in request.values,
+        checkpoint=saves,
+        restart_loss_s=loss_s if saves else 0.0,
         restart_cost_s=None if cost is None else _number(cost, "restart-cost"),
         comment=request.values.get("comment", ""),
         throughputs=_throughputs(given["throughput"]) if "throughput" in given else {},
@@ -75,6 +77,24 @@ def describe(
     )
     copies = _copies(given["copies"], found, estimator, cluster) if forks else 1
     return replace(found, copies=copies)
+
+
+def _checkpoint(text: str) -> tuple[bool, float]:
+    """Return whether the job saves, and the seconds of work that a requeue may lose; 0: none.
+
+    The former with a signal, the latter without one.
+    """
+    level, colon, time = text.lower().partition(":")
+    if not colon and level in ("yes", "no"):
+        return level == "yes", 0.0
+    loss_s = parse_duration(time) if level == "restart" else None
+    if loss_s is None:
+        wanted = "yes, no, or restart:TIME with the work that a requeue may lose, such as 20m"
+        raise JobSpecError(f"{PREFIX}checkpoint {text!r}: expected {wanted}, 90s or 1h")
+    if not MIN_LOSS_S <= loss_s <= MAX_LOSS_S:
+        least, most = f"{MIN_LOSS_S:g}s", f"{MAX_LOSS_S / 86_400:g}d"
+        raise JobSpecError(f"{PREFIX}checkpoint {text!r}: expected a time of {least} to {most}")
+    return True, loss_s
 
 
 def _gang(request: SbatchRequest) -> tuple[int, Shape | None]:
@@ -177,10 +197,9 @@ def _shape_of_copy(request: SbatchRequest, gpus: int, shape: Shape | None) -> Sh
         raise JobSpecError(f"--array is given: {name} makes the job an array of its own")
     if "no-requeue" in request.values:
         raise JobSpecError(f"--no-requeue is given: with {name} copies are migrated")
-    if request.hadar_options.get("checkpoint", "yes").lower() != "yes":
-        raise JobSpecError(
-            f"{PREFIX}checkpoint no: with {name} the copies save in every averaging interval"
-        )
+    if (given := request.hadar_options.get("checkpoint", "yes").lower()) != "yes":
+        text = f"with {name} the copies save in every averaging interval, and when asked"
+        raise JobSpecError(f"{PREFIX}checkpoint {given}: {text}; leave it out")
     nodes = request.values.get("nodes", "1")
     if nodes not in ("1", "1-1"):
         raise JobSpecError(f"--nodes={nodes} is given: with {name} each copy has one node")

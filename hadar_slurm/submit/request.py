@@ -35,7 +35,9 @@ standard error says whether hadard places the job, or why not; --quiet and --par
   --hadar-compute-capability C  the least compute capability (CUDA) of a GPU, e.g. 8.0
   --hadar-time-on TYPE        the GPU type for which --time is given: on a slower type the job gets
                               a longer time limit, within the partition's maximum
-  --hadar-checkpoint yes|no   the job saves on USR1 and resumes, so it may be migrated (default no)
+  --hadar-checkpoint LEVEL    yes: the job saves on USR1 and resumes, so it may be migrated;
+                              restart:20m: it saves at times and resumes, and may be requeued
+                              without a signal when it loses at most that (default no)
   --hadar-copies N|auto       train in up to N copies on separate nodes (HadarE); auto: one for
                               each suitable node. Needs hadar_slurm.runtime in the script
   --hadar-restart-cost S      seconds that a migration costs the job (default: the site's)

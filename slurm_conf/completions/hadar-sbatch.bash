@@ -13,7 +13,7 @@ _hadar_sbatch() {
     fi
     case $before in
     --hadar-checkpoint)
-        mapfile -t COMPREPLY < <(compgen -W 'yes no' -- "$word")
+        mapfile -t COMPREPLY < <(compgen -W 'yes no restart:20m' -- "$word")
         return
         ;;
     --hadar-copies)

@@ -11,7 +11,7 @@ complete -c hadar-sbatch -l hadar-gpu-memory -x -d 'Least memory of a GPU, such 
 complete -c hadar-sbatch -l hadar-time-on -x -d 'GPU type for which --time is given, such as v100'
 complete -c hadar-sbatch -l hadar-compute-capability -x -d 'Least compute capability of a GPU, such as 8.0'
 complete -c hadar-sbatch -l hadar-gang -x -d 'GPUs, in any uniform layout or per node and nodes'
-complete -c hadar-sbatch -l hadar-checkpoint -x -a 'yes no' -d 'Whether the job saves on USR1 and resumes'
+complete -c hadar-sbatch -l hadar-checkpoint -x -a 'yes no restart:20m' -d 'Whether the job saves and resumes'
 complete -c hadar-sbatch -l hadar-copies -x -a auto -d 'Train in up to so many copies at once'
 complete -c hadar-sbatch -l hadar-restart-cost -x -d 'Seconds from a move until it trains again'
 complete -c hadar-sbatch -l hadar-dry-run -d 'Submit nothing, show what each GPU type would give'

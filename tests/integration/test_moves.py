@@ -137,6 +137,53 @@ def test_a_job_of_another_user_in_another_language_moves(site: Site) -> None:
     assert site.lines()[-1]["jobs"][job]["steps_done"] == 7
 
 
+# An unmodified script that saves each second and resumes: USR1 would end it, TERM does.
+SAVES_AT_TIMES = """
+kept=kept-$SLURM_JOB_ID
+step=$(cat "$kept" 2>/dev/null || echo 0)
+echo "$SLURM_JOB_NODELIST $step" >> "runs-$SLURM_JOB_ID"
+while ((step < 14)); do
+    sleep 1
+    ((++step))
+    echo $step > "$kept.new" && mv "$kept.new" "$kept"
+done
+"""
+
+
+def test_a_job_without_handlers_is_requeued_when_it_loses_little(site: Site) -> None:
+    """It migrates to faster GPUs without a signal or a report, and resumes from its last save.
+
+    Before it has run for twice what it may lose, it stays.
+    """
+    fast = site.occupy(**ALL_FAST)
+    site.start()
+    throughputs = ",".join(f"{name}={speed}" for name, speed in RATES.items())
+    job = site.submit(
+        *(f"--hadar-throughput={throughputs}", "--hadar-steps=400", "--gpus=2"),
+        *("--hadar-checkpoint=restart:3s", "--cpus-per-task=1", "--time=5"),
+        site.script("saves", SAVES_AT_TIMES),
+    )
+    site.until_running(job)
+    began_s = site.queue()[job].started_s
+    assert site.tree(job) == {"n5": {"k80": 2}}
+    site.free(*fast.values())
+    site.until_completed(job)
+    (first_node, first_step), (second_node, second_step) = (
+        line.split() for line in (site.directory / f"runs-{job}").read_text().splitlines()
+    )
+    assert (first_node, first_step) == ("n5", "0")
+    assert second_node != "n5"
+    assert 3 <= int(second_step) < 14
+    row = site.queue()[job]
+    assert (row.restarts, row.exit_status) == (1, 0)
+    assert row.started_s - began_s >= 6
+    stops = [action for action in site.actions(job) if action["do"] == "stop"]
+    done = [(stop["status"], stop["detail"]) for stop in stops if stop["status"] == "done"]
+    assert done == [("done", "requeued without a signal")]
+    assert "USR1" not in site.hadard.log.read_text()
+    assert plan_mismatches(site.lines()) == []
+
+
 def test_jobs_of_a_dead_node_go_on_elsewhere(site: Site) -> None:
     """Jobs of a failed node are requeued and placed elsewhere; only unsaved steps are repeated.
 

@@ -22,6 +22,7 @@ from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import parse_table
+from hadar_slurm.engine.actions import Stop
 from hadar_slurm.engine.loop import RoundRecord, run_round
 from hadar_slurm.jobspec.description import Description, decode, decode_or_none, encode
 from hadar_slurm.policies.policy import Policy
@@ -139,6 +140,8 @@ class Daemon(RuleBasedStateMachine):
         self.own: dict[str, Own] = {}
         # The jobs that were signalled, according to the ledger.
         self.sent: set[str] = set()
+        # Stops by hadard that a job's description does not allow.
+        self.too_much: list[str] = []
 
     def teardown(self) -> None:
         """Remove all files."""
@@ -198,6 +201,7 @@ class Daemon(RuleBasedStateMachine):
         """Run a round that may migrate jobs; pending faults are removed at its end."""
         daemon = self.daemon
         round_ = Round(0, self.fake.now_s, 360.0, memory=daemon.memory)
+        self.runner.before.insert(0, self.watch_bounds)
         try:
             line = run_round(daemon.backend, self.policy, round_, wake="test", clock=lambda: 0.0)
         finally:
@@ -205,8 +209,31 @@ class Daemon(RuleBasedStateMachine):
             ledger = self.open_ledger()
             self.sent = {key for key in self.own if ledger[JobId(key)].signalled_run}
         assert all("Invalid" not in error for error in line.errors), line.errors
+        assert self.too_much == []
         daemon.memory = line.plan.memory if line.plan else daemon.memory
         return line
+
+    @rule(number=JOBS)
+    def stop(self, number: int) -> None:
+        """Some policy stops a job, whether it may be stopped or not."""
+        backend = self.daemon.backend
+        jobs = [job for job in backend.observe().jobs if job.allocation]
+        self.runner.before.insert(0, self.watch_bounds)
+        for job in jobs[number % len(jobs) :][:1] if jobs else ():
+            backend.apply([Stop(job.job_id, 0, job.allocation.gangs[0])])
+        self.runner.before.clear()
+        assert self.too_much == []
+
+    def watch_bounds(self, argv: Sequence[str]) -> None:
+        """Note stops of jobs with a bound on lost work by a signal, or before twice the bound."""
+        if argv[0] != "scancel" and argv[1] != "requeuehold":
+            return
+        for [job] in (self.fake.find(word) for word in argv if word in self.own):
+            described = decode_or_none(job.comment)
+            loss_s = described.restart_loss_s if described is not None else 0.0
+            ran_s = self.fake.now_s - job.started_s
+            if loss_s and (argv[0] == "scancel" or (job.state == "RUNNING" and ran_s < 2 * loss_s)):
+                self.too_much.append(f"{argv} after {ran_s:g} s: {job}")
 
     @rule()
     def round(self) -> None:
@@ -397,6 +424,7 @@ class Daemon(RuleBasedStateMachine):
         saves=st.booleans(),
         is_later=st.integers(0, 5),
         throughputs=st.sampled_from((RATES, RATES, {"v100": 4.0})),
+        loss_s=st.sampled_from((0.0, 0.0, 20.0)),
     )
     def submit(
         self,
@@ -407,6 +435,7 @@ class Daemon(RuleBasedStateMachine):
         saves: bool,
         is_later: int,
         throughputs: dict[str, float],
+        loss_s: float = 0.0,
     ) -> None:
         """Submit a described job, held if hadard was alive at its submission."""
         gpus = SIZES.get(name, 2)
@@ -416,6 +445,7 @@ class Daemon(RuleBasedStateMachine):
             asks=ASKS.get(name, {}),
             throughputs=throughputs,
             checkpoint=True,
+            restart_loss_s=loss_s,
             is_held=is_held,
         )
         try:
@@ -888,3 +918,16 @@ def test_a_release_that_slurmctld_has_lost_is_done_again(steps: Daemon) -> None:
     steps.round()
     steps.fake.advance(2.0)
     assert (job.state, job.num_gpus) == ("RUNNING", 2)
+
+
+def test_a_job_with_a_bound_on_lost_work_is_stopped_only_late(steps: Daemon) -> None:
+    """Twice its bound after its start it is requeued, without a signal."""
+    steps.submit("alice", "any", True, "main", True, 0, RATES, loss_s=20.0)
+    steps.round()
+    steps.fake.advance(35.0)
+    [job] = steps.fake.jobs
+    steps.stop(0)
+    assert (job.state, job.restarts) == ("RUNNING", 0)
+    steps.fake.advance(10.0)
+    steps.stop(0)
+    assert (job.state, job.restarts, job.times_asked_to_save) == ("PENDING", 1, 0)

@@ -166,11 +166,14 @@ def test_where_nothing_fits_bash_offers_files(places: dict[str, str]) -> None:
         ).read_text(encoding="utf-8")
 
 
+LEVELS = {"yes", "no", "restart:20m"}
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_own_options_of_a_submission_are_completed(shell: str, places: dict[str, str]) -> None:
     found = complete(shell, "hadar-sbatch --", places)
     assert {word for word in found if word in OURS} == OURS
-    assert complete(shell, "hadar-sbatch --hadar-checkpoint ", places) == {"yes", "no"}
+    assert complete(shell, "hadar-sbatch --hadar-checkpoint ", places) == LEVELS
     value = {"--hadar-checkpoint=yes"} if shell == "fish" else {"yes"}
     assert complete(shell, "hadar-sbatch --hadar-checkpoint=y", places) >= value
 

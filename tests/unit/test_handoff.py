@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +75,39 @@ def test_a_job_tells_by_its_environment(tmp_path: Path, monkeypatch: pytest.Monk
     assert report is not None
     told = (report.restart, report.state, report.steps_done, report.steps_per_s)
     assert told == (2, "running", 3, 1.5)
+
+
+def test_a_checkpoint_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Later reports repeat it, those of other processes and runs too; its steps are those kept."""
+    monkeypatch.setenv("HADAR_SPOOL", str(user_reports(tmp_path, ME)))
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.setattr(handoff, "_SAVED", {})
+    command = [sys.executable, "-m", "hadar_slurm.handoff"]
+    for _ in range(2):
+        before_s = time.time()
+        subprocess.run([*command, "checkpoint", "40"], check=True)
+        handoff.tell("running", 45)
+        first = handoff.read_report(tmp_path, "4711", owner_uid=ME)
+        assert first is not None
+        assert (first.state, first.steps_done, first.saved_steps) == ("running", 45, 40)
+        assert before_s - 1.0 <= first.saved_s <= time.time()
+        handoff._SAVED.clear()
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    handoff.tell("running", 41)
+    again = handoff.read_report(tmp_path, "4711", owner_uid=ME)
+    assert again is not None
+    assert (again.restart, again.saved_steps, again.saved_s) == (1, 40, first.saved_s)
+    handoff.tell_checkpoint(50, 2.0)
+    last = handoff.read_report(tmp_path, "4711", owner_uid=ME)
+    assert last is not None
+    assert (last.steps_done, last.steps_per_s, last.saved_steps) == (50, 2.0, 50)
+    assert last.saved_s > first.saved_s
+    assert "ended before it reported" not in capsys.readouterr().err
+    for words in ([], ["saved", "4"], ["checkpoint", "-1"], ["checkpoint", "many"]):
+        done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+        assert (done.returncode, "checkpoint STEPS" in done.stderr) == (2, True)
 
 
 def test_what_cannot_be_told_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

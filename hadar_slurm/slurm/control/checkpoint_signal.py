@@ -1,7 +1,8 @@
 """Which jobs may get USR1, and which ended by it although they had a handler. Pure.
 
 A run is signalled only if it has reported a handler (`handoff.ProgressReport.listens`). A job that
-the signal ends nevertheless is requeued, and never signalled again.
+the signal ends nevertheless is requeued, and never signalled again. A job that may be requeued
+without a signal (`loss_bound`) never gets one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import signal
 from hadar_slurm.handoff import ProgressReport
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.control.claim import Claim
+from hadar_slurm.slurm.control.loss_bound import bound_s, why_not_requeued
 
 # A process that is suspended or waits for a file system handles a signal only when it resumes.
 _DIES_WITHIN_S = 600.0
@@ -20,8 +22,13 @@ _DEATHS = (int(signal.SIGUSR1), (128 + signal.SIGUSR1) << 8)
 TAKES_MESSAGES_AFTER_S = 2.0
 
 
-def why_not_migrated(row: QueueRow, report: ProgressReport | None, claim: Claim) -> str:
-    """Return why a running job must not be sent USR1; empty: it may."""
+def why_not_migrated(
+    row: QueueRow, report: ProgressReport | None, claim: Claim, now_s: float
+) -> str:
+    """Return why a running job must not be sent USR1, or be requeued without; empty: it may."""
+    if bound_s(row):
+        why = why_not_requeued(row, report, now_s)
+        return f"not migrated now: {why}" if why else ""
     if n := claim.ended_run:
         why = f"USR1 from hadard ended its run {n}, though it had said that it listens"
     elif report is None or report.restart != row.restarts:

@@ -101,6 +101,9 @@ class Claim:
     signalled_until_s: float = 0.0
     # The run that our USR1 ended.
     ended_run: int = 0
+    # The part of the job, 0 to 1, that runs which we requeued without a signal have kept; as those
+    # above.
+    kept_part: float = 0.0
 
     @property
     def holds(self) -> bool:

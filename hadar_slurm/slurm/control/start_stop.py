@@ -25,6 +25,7 @@ from hadar_slurm.slurm.client.scontrol import request_for, requested_gpus
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.control.checkpoint_signal import why_not_migrated
 from hadar_slurm.slurm.control.ledger import Ledger
+from hadar_slurm.slurm.control.loss_bound import bound_s
 from hadar_slurm.slurm.control.state_machine import Event, Kind
 from hadar_slurm.slurm.control.steering import new_time_limit_s
 
@@ -59,6 +60,8 @@ class Mover:
     now_s: Callable[[], float]
     # Time limits in seconds by GPU type, of jobs whose limit depends on it.
     limits_s: Mapping[JobId, Mapping[str, float]] = field(default_factory=dict)
+    # The parts that jobs keep if they are requeued without a signal.
+    kept: Mapping[JobId, float] = field(default_factory=dict)
     _outcomes: Outcomes = field(default_factory=dict)
 
     def stop(self, stops: Sequence[Stop]) -> Outcomes:
@@ -67,6 +70,7 @@ class Mover:
         queue = self._queue([stop.job_id for stop in reported])
         until_s = self.now_s() + self.grace_s
         to_save: dict[Stop, Event] = {}
+        unsignalled: dict[Stop, Event] = {}
         to_hold: dict[Stop, Event] = {}
         held: list[Stop] = []
         for stop in reported:
@@ -76,8 +80,11 @@ class Mover:
             elif row.is_held_by_operator or row.is_held_as_it_runs:
                 self._defer([stop], _FOREIGN_HOLD)  # our hold would replace it
             elif row.state == "RUNNING":
-                if why := why_not_migrated(row, self._report(row), self.ledger[stop.job_id]):
+                report, claim = self._report(row), self.ledger[stop.job_id]
+                if why := why_not_migrated(row, report, claim, self.now_s()):
                     self._defer([stop], why)
+                elif bound_s(row):
+                    unsignalled[stop] = self._requeue(row)
                 else:
                     to_save[stop] = self._event(Kind.SAVE, row, until_s=until_s)
             elif row.is_held_by_user:
@@ -87,7 +94,8 @@ class Mover:
         held += self._carry_out(to_hold)
         signalled = self._carry_out(to_save)
         self._await_pending(held, self.now_s())
-        requeued = self._requeue_when_saved({stop: to_save[stop] for stop in signalled})
+        saving = {stop: to_save[stop] for stop in signalled}
+        requeued = self._requeue_when_saved({**unsignalled, **saving})
         self._await_pending(requeued, self.now_s() + _LEAVE_S)
         return {stop: self._outcomes[stop] for stop in stops}
 
@@ -137,14 +145,16 @@ class Mover:
                 elif row.is_held_as_it_runs:
                     self._defer([stop], _FOREIGN_HOLD)
                 elif is_late or self._has_saved(row):
-                    ready[stop] = self._event(Kind.REQUEUE, row)
+                    ready[stop] = self._requeue(row)
                     unsaved |= set() if self._has_saved(row) else {stop}
                 else:
                     waiting[stop] = signal
             sure = {stop: ready[stop] for stop in self._on_reported_nodes(ready)}
             for stop in self._carry_out(sure):
                 requeued.append(stop)
-                if stop in unsaved:
+                if bound_s(running[stop].row):
+                    self._set(stop, Status.DONE, "requeued without a signal")
+                elif stop in unsaved:
                     self._set(stop, Status.DONE, f"not saved within {self.grace_s:g} s")
             if waiting and self.now_s() >= asked_s + _ASK_EVERY_S:
                 asked_s = self.now_s()
@@ -172,7 +182,12 @@ class Mover:
         return [stop for stop in stops if stop not in late]
 
     def _has_saved(self, row: QueueRow) -> bool:
-        """Return whether this run of the job has reported that its checkpoint is written."""
+        """Return whether this run of the job has reported that its checkpoint is written.
+
+        A job that may be requeued without a signal need not.
+        """
+        if bound_s(row):
+            return True
         report = self._report(row)
         return report is not None and (report.state, report.restart) == ("saved", row.restarts)
 
@@ -294,6 +309,9 @@ class Mover:
 
     def _event(self, kind: Kind, row: QueueRow, **values: Any) -> Event:
         return Event(kind=kind, row=row, now_s=self.now_s(), **values)
+
+    def _requeue(self, row: QueueRow) -> Event:
+        return self._event(Kind.REQUEUE, row, kept_part=self.kept.get(row.key, 0.0))
 
     def _carry_out(self, events: Mapping[Moved, Event]) -> list[Moved]:
         """Record events and make their updates; return the actions that succeeded, defer others."""

@@ -83,6 +83,8 @@ class Event:
     request: Request = field(default_factory=Request)
     # Of SAVE: the end of the grace period.
     until_s: float = 0.0
+    # Of REQUEUE: the part of the job that it keeps without a signal.
+    kept_part: float = 0.0
     # Of STEER, and of its DONE: what is to be set, and what Slurm shows of it.
     steering: updates.Steer | None = None
     nice: int = 0
@@ -200,6 +202,7 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
         case Kind.SAVED_FREE:
             run, until_s, ended = claim.signalled_run, claim.signalled_until_s, claim.ended_run
             kept = Claim(signalled_run=run, signalled_until_s=until_s, ended_run=ended)
+            kept = replace(kept, kept_part=claim.kept_part)
             if claim.steers:
                 # Slurm may still show these.
                 kept = replace(kept, own=claim.own, nice=claim.nice)
@@ -229,7 +232,9 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             return replace(claim, signalled_run=restarts + 1, signalled_until_s=event.until_s)
         case Kind.REQUEUE | Kind.REQUEUE_HELD:
             ended = restarts + 1 if row.state == "FAILED" else claim.ended_run
-            return replace(claim, requeued=restarts + 1, ended_run=ended, replaced=())
+            part = max(claim.kept_part, event.kept_part)
+            after = replace(claim, requeued=restarts + 1, ended_run=ended, replaced=())
+            return replace(after, kept_part=part)
         case Kind.RESTORE:
             replaced = () if target is State.FOREIGN_HOLD else row.requested_nodes
             restored = replace(claim, own=event.request, replaced=replaced)

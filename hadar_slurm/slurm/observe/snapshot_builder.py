@@ -28,6 +28,7 @@ from hadar_slurm.slurm.client.fairshare import FairShares
 from hadar_slurm.slurm.client.parse import NOTHING, UNTYPED, NodeRow, QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
+from hadar_slurm.slurm.control import loss_bound
 from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us, runs_again, why_not_migrated
 from hadar_slurm.slurm.control.disposition import Disposition, disposition_of
 from hadar_slurm.slurm.control.ledger import Ledger
@@ -84,6 +85,8 @@ class Observation:
     ended_by_us: set[JobId] = field(default_factory=set)
     # Running again after that; their output is to report it.
     to_notify: dict[JobId, QueueRow] = field(default_factory=dict)
+    # The parts, 0 to 1, that running jobs keep if they are requeued without a signal now.
+    kept: dict[JobId, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -372,9 +375,17 @@ class SnapshotBuilder:
         if phase is None:
             return None
         may_migrate = spec.can_checkpoint and (row.state in _RUN_STATES or claim.ended_run > 0)
-        why_not = why_not_migrated(row, report, claim) if may_migrate else ""
+        why_not = why_not_migrated(row, report, claim, self.now_s()) if may_migrate else ""
         if why_not and phase is not Phase.STARTING:
             spec = replace(spec, can_checkpoint=False)
+        if description.restart_loss_s and may_migrate and gang is not None:
+            total, speed = spec.total_steps, gang.throughput(spec.throughputs)
+            facts = row, report, self.now_s()
+            self._now.kept[row.key] = loss_bound.kept_part(
+                claim.kept_part, progress.steps_done / total, speed / total, *facts
+            )
+            spec = loss_bound.with_loss(spec, *facts)
+            why_not = why_not or loss_bound.remark(description.restart_loss_s)
         is_pinned, pinned = phase is Phase.STARTING and is_pending, ""
         if is_pinned:
             reason = f": {row.reason}" if row.reason not in NOTHING else ""
@@ -461,7 +472,8 @@ class SnapshotBuilder:
             return None
         # Until it reports, its batch script may have no USR1 handler yet: USR1 would end it.
         has_reported = report is not None and report.restart == row.restarts
-        is_early = 0 <= self.now_s() - row.started_s < self.settings.grace_s
+        is_signalled = not loss_bound.bound_s(row)
+        is_early = is_signalled and 0 <= self.now_s() - row.started_s < self.settings.grace_s
         return Phase.STARTING if is_early and not has_reported else Phase.RUNNING
 
     def _measure(
@@ -482,16 +494,20 @@ class SnapshotBuilder:
     ) -> Progress:
         """Return a job's progress: by its report, or else by how long it has been running.
 
-        The latter only where its steps are a measure of time: a job that was migrated and does not
-        report starts again from step 0.
+        The latter only where its steps are a measure of time, and from what its earlier runs have
+        kept: of a job that saved when asked and does not report, nothing.
         """
         if report is not None and self.estimator.counts_real_steps(description, row.user):
-            steps = float(min(report.steps_done, spec.total_steps))
-        elif not description.steps and gang is not None and row.state == "RUNNING":
-            ran_s = max(0.0, self.now_s() - row.started_s)
-            steps = min(ran_s * gang.throughput(spec.throughputs), float(spec.total_steps))
+            is_lost = report.restart < row.restarts and report.saved_s > 0
+            steps = float(report.saved_steps if is_lost else report.steps_done)
+        elif not description.steps:
+            steps = self.ledger[row.key].kept_part * spec.total_steps
+            if gang is not None and row.state == "RUNNING":
+                ran_s = max(0.0, self.now_s() - row.started_s)
+                steps += ran_s * gang.throughput(spec.throughputs)
         else:
             steps = 0.0
+        steps = min(steps, float(spec.total_steps))
         # The GPU-seconds are an estimate: Slurm forgets how long a requeued job ran before. All
         # steps count as trained on the type that the job holds now, or else on its fastest.
         gpu_type = fastest(spec, gang.gpus_by_type if gang else spec.throughputs.gpu_types)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -37,13 +38,15 @@ def descriptions(draw: st.DrawFn) -> Description:
     throughputs = draw(
         st.dictionaries(st.text(min_size=1, max_size=8), st.floats(1e-9, 1e12), max_size=3)
     )
+    checkpoint = draw(st.booleans())
     return Description(
         steps=draw(st.integers(1, 10**15)),
         gpus=shape.num_gpus if shape else draw(st.integers(1, 4096)),
         workload="" if throughputs else draw(st.text(min_size=1, max_size=30)),
         throughputs=throughputs,
         shape=shape,
-        checkpoint=draw(st.booleans()),
+        checkpoint=checkpoint,
+        restart_loss_s=draw(st.floats(1, 1e6)) if checkpoint else 0.0,
         restart_cost_s=draw(st.none() | st.floats(0, 1e9)),
         asks=draw(st.sampled_from([{}, {"gpus": "v100:2,k80"}, {"gres": "gpu:2", "nodes": "1-3"}])),
         needs=Needs(
@@ -98,6 +101,11 @@ def test_a_comment_of_the_users_own_is_not_ours(comment: str) -> None:
     [
         ({"hadar": 2}, "version 2, this reads 1"),
         ({"hadar": None}, "version None, this reads 1"),
+        ({"checkpoint": True, "restart_loss_s": "20m"}, "restart_loss_s of the job's description"),
+        ({"checkpoint": True, "restart_loss_s": True}, "must be 1 to 2.592e.* s, not True"),
+        ({"checkpoint": True, "restart_loss_s": -1}, "must be 1 to 2.592e.* s, not -1"),
+        ({"checkpoint": True, "restart_loss_s": math.nan}, "must be 1 to 2.592e.* s, not nan"),
+        ({"restart_loss_s": 60}, "may lose work only of a job that saves"),
         ({"hadar": {}}, "version {}, this reads 1"),
         ({"stepz": 5}, "unknown key 'stepz'"),
         ({"steps": 0}, "steps must be a whole number, 1 to 1000000000000000, not 0"),
@@ -135,8 +143,8 @@ def test_a_comment_of_the_users_own_is_not_ours(comment: str) -> None:
         ({"memory_gb": True}, "GPU memory in GB must be 0 to 1e"),
         ({"capability": [8]}, "types, memory_gb or capability .* has the wrong form"),
         ({"capability": 10**400}, "compute capability must be 0 to 1000"),
-        ({"rates": [1]}, "rates, limit_s or restart_cost_s .* has the wrong form"),
-        ({"rates": None}, "rates, limit_s or restart_cost_s .* has the wrong form"),
+        ({"rates": [1]}, "rates, limit_s, restart_cost_s or restart_loss_s .* has the wrong form"),
+        ({"rates": None}, "rates, limit_s, restart_cost_s or restart_loss_s .* has the wrong form"),
         ({"rates": {"v100": "fast"}}, "throughput of v100 must be a number, not 'fast'"),
         ({"rates": {"v100": True}}, "throughput of v100 must be a number, not True"),
         ({"rates": {"v100": None}}, "throughput of v100 must be a number, not None"),
@@ -152,7 +160,10 @@ def test_a_comment_of_the_users_own_is_not_ours(comment: str) -> None:
         ({"restart_cost_s": float("inf")}, "restart cost must be 0 to 1e"),
         ({"restart_cost_s": 10**400}, "restart cost must be 0 to 1e"),
         ({"restart_cost_s": True}, "restart cost must be 0 to 1e"),
-        ({"restart_cost_s": "5"}, "rates, limit_s or restart_cost_s .* has the wrong form"),
+        (
+            {"restart_cost_s": "5"},
+            "rates, limit_s, restart_cost_s or restart_loss_s .* has the wrong form",
+        ),
     ],
 )
 def test_a_description_that_cannot_be_is_refused(changes: dict[str, object], words: str) -> None:
@@ -261,3 +272,6 @@ def test_the_spec_takes_what_the_description_says() -> None:
     spec = job_spec(JobId("1"), own, throughputs, **ids)  # type: ignore[arg-type]
     assert spec.shapes == (Shape(nodes=2, gpus_per_node=2),)
     assert (spec.restart_cost_s, spec.can_checkpoint) == (0.0, True)
+    losing = replace(own, restart_cost_s=10.0, restart_loss_s=60.0)
+    spec = job_spec(JobId("1"), losing, throughputs, **ids)  # type: ignore[arg-type]
+    assert (spec.restart_cost_s, spec.can_checkpoint) == (40.0, True)

@@ -282,8 +282,9 @@ def test_a_pin_and_a_cleared_request_are_kept() -> None:
 
 
 def test_signals_and_the_preference_are_kept() -> None:
-    """A job that our signal has ended is never signalled again."""
+    """A job that our signal has ended is never signalled again; its progress counts."""
     facts = Claim(preferred="v100", signalled_run=1, signalled_until_s=5.0, ended_run=1)
+    facts = replace(facts, kept_part=0.5)
     claim = replace(facts, state=State.RELEASED, own=OWN, pinned=N1)
     assert seen(claim, a_queue_row(), now_s=2000.0) == facts
 

@@ -164,6 +164,23 @@ def test_a_job_that_must_not_be_requeued_is_not_moved() -> None:
     assert not described([*own, "job.sh"], "#!/bin/sh\n#SBATCH --no-requeue\n").checkpoint
 
 
+@pytest.mark.parametrize(
+    ("time", "loss_s"),
+    [
+        *(("20m", 1200.0), ("90s", 90.0), ("1H", 3600.0), ("1.5h", 5400.0), ("1d", 86400.0)),
+        *(("20", 1200.0), ("0:05", 5.0), ("1:30:00", 5400.0)),
+    ],
+)
+def test_a_job_may_be_requeued_when_it_loses_little(time: str, loss_s: float) -> None:
+    """The time has a unit or is one of sbatch's; the job is submitted like one that saves."""
+    argv = argv_of([*OWN, f"--hadar-checkpoint=restart:{time}", "job.sh"])
+    found = carried(argv)
+    assert (found.checkpoint, found.restart_loss_s) == (True, loss_s)
+    assert {"--requeue", "--open-mode=append"} <= set(argv)
+    kept = described([*OWN, f"--hadar-checkpoint=restart:{time}", "--no-requeue", "job.sh"])
+    assert (kept.checkpoint, kept.restart_loss_s) == (False, 0.0)
+
+
 # Lines in the script
 
 SCRIPT = """#!/bin/bash
@@ -449,7 +466,14 @@ def test_a_model_that_nobody_has_measured_is_no_fault(words: list[str], said: st
         ([*OWN, "--hadar-gang=2x0"], "gang '2x0': expected GPUs per node x nodes"),
         ([*OWN, "--hadar-gang=2x2x2"], "gang '2x2x2': expected GPUs per node x nodes"),
         ([*OWN, "--hadar-gang=-2x1"], "gang '-2x1': expected GPUs per node x nodes"),
-        ([*OWN, "--hadar-checkpoint=maybe"], "--hadar-checkpoint 'maybe': expected yes or no"),
+        *(
+            ([*OWN, f"--hadar-checkpoint={text}"], f"--hadar-checkpoint '{text}': expected {told}")
+            for text, told in {
+                **dict.fromkeys(("maybe", "restart", "restart:", "restart:soon"), "yes, no, or"),
+                **dict.fromkeys(("restart:0", "restart:-5m", "yes:20m", "no:1h"), "yes, no, or"),
+                **dict.fromkeys(("restart:0.5s", "restart:31d", "restart:0s"), "a time of 1s to"),
+            }.items()
+        ),
         ([*OWN, "--hadar-restart-cost=-1"], "--hadar-restart-cost '-1': expected a number, 0 or"),
         ([*OWN, "--hadar-restart-cost=inf"], "--hadar-restart-cost 'inf': expected a number"),
         ([*OWN, "--hadar-restart-cost=nan"], "--hadar-restart-cost 'nan': expected a number"),
@@ -584,6 +608,7 @@ def test_no_more_copies_than_nodes_that_suit(asked: str, copies: int) -> None:
         (["--array=0-3"], "--array is given"),
         (["--no-requeue"], "--no-requeue is given"),
         (["--hadar-checkpoint=no"], "--hadar-checkpoint no"),
+        (["--hadar-checkpoint=restart:20m"], "--hadar-checkpoint restart:20m: with --hadar-copies"),
         (["--hadar-gang=2x2"], "2x2 spans nodes"),
         (["--nodes=2"], "--nodes=2 is given"),
         (["-N", "1-4"], "--nodes=1-4 is given"),
