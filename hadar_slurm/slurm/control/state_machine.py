@@ -83,6 +83,9 @@ class Event:
     request: Request = field(default_factory=Request)
     # Of PIN: whether hadard or hadar-sbatch has excluded nodes.
     excludes: bool = False
+    # Of REQUEUE and REQUEUE_HELD: the run has failed early (observe/run_outcomes.py), and was not
+    # ended by USR1.
+    retries: bool = False
     # Of SAVE: the end of the grace period.
     until_s: float = 0.0
     # Of STEER, and of its DONE: what is to be set, and what Slurm shows of it; of FOUND_EXCLUDED
@@ -196,6 +199,7 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
         case Kind.SAVED_FREE:
             run, until_s, ended = claim.signalled_run, claim.signalled_until_s, claim.ended_run
             kept = Claim(signalled_run=run, signalled_until_s=until_s, ended_run=ended)
+            kept = replace(kept, retried_run=claim.retried_run)
             if claim.steers:
                 # Slurm may still show these.
                 kept = replace(kept, own=claim.own, excluded=claim.excluded, nice=claim.nice)
@@ -219,6 +223,8 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             return replace(claim, replaced=())
         case Kind.SAVE:
             return replace(claim, signalled_run=restarts + 1, signalled_until_s=event.until_s)
+        case Kind.REQUEUE | Kind.REQUEUE_HELD if event.retries:
+            return replace(claim, requeued=restarts + 1, retried_run=restarts + 1, replaced=())
         case Kind.REQUEUE | Kind.REQUEUE_HELD:
             ended = restarts + 1 if row.state == "FAILED" else claim.ended_run
             return replace(claim, requeued=restarts + 1, ended_run=ended, replaced=())

@@ -91,8 +91,8 @@ def test_the_reason_names_failure_and_success() -> None:
         "its workload failed there after 12 s on then and has run on a100"
     )
     assert found["odd"].words("then") == (
-        "its workload failed on v100 after 12 s on then and has run on a100; this type is not known "
-        "to have enough memory"
+        "its workload failed on v100 after 12 s on then and has run on a100; "
+        "this type is not known to have enough memory"
     )
 
 
