@@ -53,7 +53,7 @@ class TypeRecord:
         return replace(self, ran_s=at_s, fixed_s=at_s if is_fixed else self.fixed_s)
 
     def with_failure(self, at_s: float, lasted_s: float) -> TypeRecord:
-        """Return the record after an early failure at a time, after so many seconds."""
+        """Return the record after an early failure at a time, of a run that lasted `lasted_s`."""
         if at_s <= max(self.ran_s, self.failed_s):
             return self
         since_s = self.failing_since_s if self.is_failing else at_s
