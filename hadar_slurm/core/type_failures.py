@@ -135,7 +135,7 @@ def barred(records: Records, could: Collection[str], memory_of: MemoryOf) -> dic
     last = max(failed, key=lambda name: (records[name].failed_s, name))
     return {
         name: Bar(name, on, records[on].failed_s, records[on].lasted_s, tuple(ran))
-        for name in could
+        for name in sorted(could)
         if name not in allowed
         for on in [name if name in failed else last]
     }
@@ -171,9 +171,10 @@ def _has_as_much(name: str, than: str, memory_of: MemoryOf) -> bool:
 
 @dataclass
 class TypeRecords:
-    """All records. `news` are not yet saved; a record of nothing is to be removed."""
+    """All records. `version` changes with them; `news` are not yet saved."""
 
     of_work: dict[Work, dict[str, TypeRecord]] = field(default_factory=dict)
+    version: int = 0
     news: set[tuple[Work, str]] = field(default_factory=set)
 
     def ran(self, work: Work, gpu_type: str, at_s: float) -> None:
@@ -183,6 +184,11 @@ class TypeRecords:
     def failed(self, work: Work, gpu_type: str, at_s: float, lasted_s: float) -> None:
         """Record an early failure."""
         self._put(work, gpu_type, self._of(work, gpu_type).with_failure(at_s, lasted_s))
+
+    @property
+    def failing(self) -> dict[Work, Records]:
+        """Return the records of all work of which the last run on some type has failed."""
+        return {work: self.of_work[work] for work in self.of_work if self.is_failing(work)}
 
     def is_failing(self, work: Work) -> bool:
         """Return whether the last run of some work on any type has failed."""
@@ -209,4 +215,5 @@ class TypeRecords:
     def _put(self, work: Work, gpu_type: str, record: TypeRecord) -> None:
         if record != self._of(work, gpu_type):
             self.of_work.setdefault(work, {})[gpu_type] = record
+            self.version += 1
             self.news.add((work, gpu_type))

@@ -11,11 +11,13 @@ user names types or throughputs.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from hadar_slurm.core import throughput_model as model
+from hadar_slurm.core.cluster import GpuType, Node
 from hadar_slurm.core.gpu_types import (
     NO_TYPES,
     GpuFacts,
@@ -25,9 +27,10 @@ from hadar_slurm.core.gpu_types import (
     parse_gpu_types,
     with_own,
 )
+from hadar_slurm.core.job import Shape
 from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable
 from hadar_slurm.core.throughput_model import Estimate, Origin, ThroughputModel, Workload
-from hadar_slurm.core.type_failures import Bar, TypeRecords, Work
+from hadar_slurm.core.type_failures import Bar, Records, TypeRecords, Work
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.resources import data_file
 
@@ -92,6 +95,10 @@ class Estimator:
             return {}
         could = [name.lower() for name in gpu_types if not self.why_not(description, name)]
         return self.records.barred(work, could, self.memory_gb)
+
+    def heed(self, work: Work, records: Records) -> None:
+        """Take over what is known of some work."""
+        self.records.of_work[work] = dict(records)
 
     def memory_gb(self, gpu_type: str) -> float | None:
         """Return the memory of a GPU type; None if it is not known."""
@@ -210,6 +217,20 @@ def work_of(description: Description, user: str) -> Work | None:
     if description.throughputs or not description.workload:
         return None
     return Work(workload_of(description, user), description.gpus)
+
+
+def fitting_types(nodes: Collection[Node], shapes: Iterable[Shape]) -> list[GpuType]:
+    """Return the GPU types of which nodes, open or not, can hold a gang of one of these shapes."""
+    on_nodes = defaultdict[GpuType, list[int]](list)
+    for node in nodes:
+        for gpu_type, count in node.gpus:
+            on_nodes[gpu_type].append(count)
+    layouts = list(shapes)
+    return [
+        gpu_type
+        for gpu_type, counts in on_nodes.items()
+        if any(sum(n >= s.gpus_per_node for n in counts) >= s.nodes for s in layouts)
+    ]
 
 
 def words(bar: Bar) -> str:

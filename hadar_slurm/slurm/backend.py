@@ -41,6 +41,7 @@ from hadar_slurm.slurm.observe.throughput_store import Profile
 from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.slurm.wakeup import WakeFile
 from hadar_slurm.state.assignments import Assignments
+from hadar_slurm.state.failures import write_failures
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,7 @@ class SlurmBackend:
     _notified: frozenset[JobId] = frozenset()
     _may_notify: bool = True
     _features: Mapping[str, str] = field(default_factory=dict)
+    _published: int = -1
 
     def __post_init__(self) -> None:
         self._pins = Pins(self.settings.pin_timeout_s)
@@ -116,7 +118,7 @@ class SlurmBackend:
         self.on_wait()
         if self.profile is not None:
             # Before the first plan, and after `hadar speeds forget`.
-            self.profile.sync()
+            self.profile.refresh()
         self._state = state = self.slurm.read()
         self.ledger.see(self.slurm, state.queue.values())
         before = self._observation.way if self._observation is not None else self.mode
@@ -137,6 +139,7 @@ class SlurmBackend:
         self.ledger.refresh()
         if self.profile is not None:
             self.profile.sync()
+        self._publish_failures()
         seen = self._observation
         if seen is not None:
             if self.mode.places:
@@ -418,6 +421,17 @@ class SlurmBackend:
             log.warning("%s", error)
             return False
         return True
+
+    def _publish_failures(self) -> None:
+        """Write the failures for hadar-sbatch where they have changed."""
+        records, place = self._builder.estimator.records, self.settings.failures
+        if place is None or self._published == records.version:
+            return
+        self._published = records.version
+        try:
+            write_failures(place, records.failing)
+        except OSError as error:
+            log.warning("%s: failures are not written for hadar-sbatch: %s", place, error.strerror)
 
     def _names_type(self, action: Start) -> bool:
         state = self._state or self.slurm.read()

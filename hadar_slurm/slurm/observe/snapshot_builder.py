@@ -22,7 +22,7 @@ from hadar_slurm.jobspec.description import (
     decode,
     job_spec,
 )
-from hadar_slurm.jobspec.estimator import Estimator, words, workload_of
+from hadar_slurm.jobspec.estimator import Estimator, fitting_types, words, workload_of
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.fairshare import FairShares
 from hadar_slurm.slurm.client.parse import NOTHING, UNTYPED, NodeRow, QueueRow
@@ -381,24 +381,15 @@ class SnapshotBuilder:
             return {}
         key = (row.user, row.comment, row.partition, row.features, row.request.num_nodes)
         if key not in self._bars:
-            types = self._fitting_types(row, description)
+            shapes = self._shapes(row, description)
+            allowed, cluster = self._nodes_of(row, shapes), self._state.cluster
+            nodes = [n for n in cluster.nodes if allowed is None or n.name in allowed]
+            types = fitting_types(nodes, shapes)
             self._bars[key] = self.estimator.barred(description, row.user, types)
         # What it holds it keeps: another job of its workload has failed there.
         gang = self._state.gangs.get(row.key)
         held = {name.lower() for name in gang.gpus_by_type} if gang is not None else set()
         return {name: bar for name, bar in self._bars[key].items() if name not in held}
-
-    def _fitting_types(self, row: QueueRow, description: Description) -> list[GpuType]:
-        """Return the GPU types of which nodes, open or not, could hold the gang of a job."""
-        shapes = self._shapes(row, description)
-        allowed, cluster = self._nodes_of(row, shapes), self._state.cluster
-        nodes = [n for n in cluster.nodes if allowed is None or n.name in allowed]
-        counts = {k: [dict(n.gpus).get(k, 0) for n in nodes] for k in cluster.gpus_by_type}
-        return [
-            k
-            for k, on_nodes in counts.items()
-            if any(sum(n >= s.gpus_per_node for n in on_nodes) >= s.nodes for s in shapes)
-        ]
 
     def _shapes(self, row: QueueRow, description: Description) -> tuple[Shape, ...]:
         """Return the layouts that the adapter can request for a job."""

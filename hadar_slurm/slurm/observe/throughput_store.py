@@ -83,6 +83,18 @@ class Profile:
     # Of the file as it was last read or written; None: it has to be read.
     _mark: _Mark | None = None
 
+    def refresh(self) -> None:
+        """Read the file if another process has changed it; `sync` deals with faults."""
+        mark = _mark_of(self.path)
+        if mark is None or mark == self._mark:
+            return
+        with (
+            suppress(sqlite3.Error, OSError, _UnusableError),
+            _transaction(self.path, _BUSY_S) as connection,
+        ):
+            self._replace_all_but_news(*_read(connection, _version(connection)))
+            self._mark = mark
+
     def sync(self) -> None:
         """Read the file if another process has changed it, and write what is new."""
         mark = _mark_of(self.path)
@@ -130,6 +142,7 @@ class Profile:
             records.of_work.setdefault(work, {})[gpu_type] = self.records.of_work[work][gpu_type]
         self.speeds.measured, self.records.of_work = speeds.measured, records.of_work
         self.speeds.has_changed()
+        self.records.version += 1
 
     def _put_aside(self, why: str) -> None:
         aside = self.path.with_name(f"{self.path.name}.{int(self.now_s())}.aside")
