@@ -42,8 +42,9 @@ class RunOutcomes:
     _counted: set[_Run] = field(default_factory=set)
 
     def needs_report(self, row: QueueRow) -> bool:
-        """Return whether the report of a job that holds GPUs decides about its run."""
-        return row.state == "RUNNING" and (row.key, row.restarts) not in self._counted
+        """Return whether a run has not been counted, and its report decides about it."""
+        is_open = row.state == "RUNNING" or is_early_failure(row)
+        return is_open and (row.key, row.restarts) not in self._counted
 
     def see_live(
         self,

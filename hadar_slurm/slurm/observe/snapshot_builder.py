@@ -44,7 +44,6 @@ from hadar_slurm.slurm.observe.limits import Limits
 from hadar_slurm.slurm.observe.parameter_averages import Averages
 from hadar_slurm.slurm.observe.run_outcomes import (
     RunOutcomes,
-    is_early_failure,
     is_retried,
     may_retry,
     retry_message,
@@ -170,12 +169,11 @@ class SnapshotBuilder:
             # Copies of a forked job end and restart one by one, each on another type.
             if description is None or description.copies > 1 or row.state == "PENDING":
                 continue
+            report = self._report(row) if self.outcomes.needs_report(row) else None
             if row.is_live:
                 gang = self._state.gangs.get(row.key)
-                report = self._report(row) if self.outcomes.needs_report(row) else None
                 self.outcomes.see_live(row, description, gang, report, self.now_s())
             else:
-                report = self._report(row) if is_early_failure(row) else None
                 claim, cluster = self.ledger[row.key], self._state.cluster
                 self.outcomes.see_ended(row, description, claim, report, cluster)
         self.outcomes.keep(self._state.queue.keys())
