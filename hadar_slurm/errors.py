@@ -57,6 +57,10 @@ class LedgerError(HadarError):
     """The ledger cannot be written, so hadard must not change jobs."""
 
 
+class ProfileError(HadarError):
+    """The file of what was learned cannot be read or changed."""
+
+
 class SbatchNotFound(HadarError):
     """There is no sbatch to execute but hadar-sbatch itself: gives reason and remedy."""
 

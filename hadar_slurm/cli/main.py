@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "web": "Serve a page with running and waiting jobs and GPU prices, and metrics at /metrics.",
     "leave": "Remove jobs from Hadar's management: from now on only Slurm schedules them.",
     "release": "Release all jobs held or pinned by hadard to plain Slurm.",
+    "speeds": "Show what hadard has learned of workloads, or delete it.",
     "config": "Check, show or print hadard's configuration.",
     "simulate": "Simulate TRACE under a policy, with the same loop as hadard, in virtual time.",
     "compare": "Run every policy on every workload, in parallel, and compare the results.",

@@ -133,6 +133,7 @@ def backend_of(
         pin_timeout_s=config.pin_timeout_seconds,
         poll_s=config.poll_seconds,
         wake_file=config.run_dir / WAKE_FILE,
+        failures=config.run_dir,
         assignments=config.assignments,
         slot_s=config.round_seconds,
         own_types=config.own_gpu_types,

@@ -4,24 +4,33 @@ A throughput given by the user is used unchanged, except that the copies of a fo
 by what they measure (`slurm/observe/array_jobs.py`). Otherwise `core.throughput_model` starts from
 the throughput table, and for GPU types that the table lacks from their published speeds;
 measurements of this workload and of similar ones on this cluster replace both.
+
+A job does not get GPU types on which its workload has failed (`core/type_failures.py`), unless its
+user names types or throughputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from hadar_slurm.core import throughput_model as model
+from hadar_slurm.core.cluster import GpuType, Node
 from hadar_slurm.core.gpu_types import (
     NO_TYPES,
     GpuFacts,
     KnownTypes,
     OwnTypes,
+    facts_of,
     parse_gpu_types,
     with_own,
 )
+from hadar_slurm.core.job import Shape
 from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable
 from hadar_slurm.core.throughput_model import Estimate, Origin, ThroughputModel, Workload
+from hadar_slurm.core.type_failures import Bar, Records, TypeRecords, Work
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.resources import data_file
 
@@ -35,11 +44,15 @@ Known = tuple[Throughputs, Mapping[str, Estimate]]
 
 @dataclass
 class Estimator:
-    """Estimates throughputs from a description; `speeds` has the measurements so far."""
+    """Estimates throughputs from a description.
+
+    `speeds` has the measurements so far, `records` the failures.
+    """
 
     table: ThroughputTable
     known_types: KnownTypes
     speeds: ThroughputModel = field(default_factory=ThroughputModel)
+    records: TypeRecords = field(default_factory=TypeRecords)
     _known: dict[object, Known] = field(default_factory=dict)
     _version: int = 0
 
@@ -49,10 +62,11 @@ class Estimator:
         table: ThroughputTable,
         speeds: ThroughputModel | None = None,
         own_types: OwnTypes = NO_TYPES,
+        records: TypeRecords | None = None,
     ) -> Estimator:
         """Return an estimator with the GPU types that the package knows, a site's own over them."""
         known = with_own(shipped_gpu_types(), own_types)
-        return cls(table, known, speeds or ThroughputModel())
+        return cls(table, known, speeds or ThroughputModel(), records or TypeRecords())
 
     def why_not(self, description: Description, gpu_type: str) -> str:
         """Return why a job may not have GPUs of a type; "" if it may.
@@ -64,11 +78,45 @@ class Estimator:
             needs = needs.naming(gpu_type)
         return needs.why_not(gpu_type, self.known_types)
 
-    def throughputs(
+    def has_failed(self, description: Description, user: str) -> bool:
+        """Return whether `barred` may return any type."""
+        work = work_of(description, user)
+        return work is not None and not description.needs.types and self.records.is_failing(work)
+
+    def barred(
         self, description: Description, user: str, gpu_types: Iterable[str]
+    ) -> dict[str, Bar]:
+        """Return the types, in lower case, of which failures deprive a user's job.
+
+        Of `gpu_types`, those on which its gang fits. Types that the user names are not barred.
+        """
+        work = work_of(description, user)
+        if work is None or not self.has_failed(description, user):
+            return {}
+        could = [name.lower() for name in gpu_types if not self.why_not(description, name)]
+        return self.records.barred(work, could, self.memory_gb)
+
+    def heed(self, work: Work, records: Records) -> None:
+        """Take over what is known of some work."""
+        self.records.of_work[work] = dict(records)
+
+    def memory_gb(self, gpu_type: str) -> float | None:
+        """Return the memory of a GPU type; None if it is not known."""
+        return facts_of(gpu_type, self.known_types).memory_gb
+
+    def throughputs(
+        self,
+        description: Description,
+        user: str,
+        gpu_types: Iterable[str],
+        *,
+        without: Collection[str] = (),
     ) -> Throughputs:
-        """Return the throughputs of a user's job on GPU types, in steps/s of the whole gang."""
-        return self._of(description, user, gpu_types)[0]
+        """Return the throughputs of a user's job on GPU types, in steps/s of the whole gang.
+
+        Those on types `without`, in lower case, are left out.
+        """
+        return self._of(description, user, gpu_types, frozenset(without))[0]
 
     def estimates(
         self, description: Description, user: str, gpu_types: Iterable[str]
@@ -94,7 +142,13 @@ class Estimator:
         """Return whether steps are those that a job reports, not a measure of time."""
         return bool(description.steps) or workload_of(description, user) in self.speeds.measured
 
-    def _of(self, description: Description, user: str, gpu_types: Iterable[str]) -> Known:
+    def _of(
+        self,
+        description: Description,
+        user: str,
+        gpu_types: Iterable[str],
+        without: frozenset[str] = frozenset(),
+    ) -> Known:
         if self._version != self.speeds.version or len(self._known) > _MOST_KNOWN:
             self._known.clear()
             self._version = self.speeds.version
@@ -103,24 +157,24 @@ class Estimator:
             here = (*here, time_on)
         workload, gpus = workload_of(description, user), description.gpus
         given = description.throughputs
-        key: tuple[object, ...] = (gpus, description.needs, *given.items())
+        key: tuple[object, ...] = (gpus, description.needs, without, *given.items())
         if not given:
             steps, limit_s = description.steps, description.limit_s
-            key = (workload, gpus, description.needs, here, steps, limit_s)
+            key = (workload, gpus, description.needs, without, here, steps, limit_s)
         if key not in self._known:
             if given:
                 found = _as_given(description)
             else:
                 prior = self._prior(description, here)
                 found = model.estimated_throughputs(self.speeds, workload, gpus, here, prior)
-            self._known[key] = self._suitable(description, found)
+            self._known[key] = self._suitable(description, found, without)
         return self._known[key]
 
-    def _suitable(self, description: Description, found: Known) -> Known:
+    def _suitable(self, description: Description, found: Known, without: frozenset[str]) -> Known:
         """Return the estimates without those of types that the job may not have."""
         throughputs, estimates = found
         names = {*throughputs.gpu_types, *estimates}
-        barred = {name for name in names if self.why_not(description, name)}
+        barred = {name for name in names if name in without or self.why_not(description, name)}
         if not barred:
             return found
         allowed = {name: value for name, value in estimates.items() if name not in barred}
@@ -162,6 +216,32 @@ def shipped_gpu_types() -> dict[str, GpuFacts]:
 def workload_of(description: Description, user: str) -> Workload:
     """Return the workload, by which jobs share measurements."""
     return Workload(user, description.workload)
+
+
+def work_of(description: Description, user: str) -> Work | None:
+    """Return the work, by which jobs share failures; None where the user gives throughputs."""
+    if description.throughputs or not description.workload:
+        return None
+    return Work(workload_of(description, user), description.gpus)
+
+
+def fitting_types(nodes: Collection[Node], shapes: Iterable[Shape]) -> list[GpuType]:
+    """Return the GPU types of which nodes, open or not, can hold a gang of one of these shapes."""
+    on_nodes = defaultdict[GpuType, list[int]](list)
+    for node in nodes:
+        for gpu_type, count in node.gpus:
+            on_nodes[gpu_type].append(count)
+    layouts = list(shapes)
+    return [
+        gpu_type
+        for gpu_type, counts in on_nodes.items()
+        if any(sum(n >= s.gpus_per_node for n in counts) >= s.nodes for s in layouts)
+    ]
+
+
+def words(bar: Bar) -> str:
+    """Return the reason of a bar, with the local time of the failure."""
+    return bar.words(f"{datetime.fromtimestamp(bar.failed_s).astimezone():%Y-%m-%d %H:%M}")
 
 
 def _as_given(description: Description) -> Known:

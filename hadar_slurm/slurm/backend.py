@@ -24,7 +24,7 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState, waits_for_nodes
 from hadar_slurm.slurm.control.advise import advise, features_by_type
-from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us, message
+from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us
 from hadar_slurm.slurm.control.claim import State
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.loss_bound import bound_s
@@ -47,11 +47,13 @@ from hadar_slurm.slurm.control.steering import (
 )
 from hadar_slurm.slurm.observe.array_jobs import Fork
 from hadar_slurm.slurm.observe.copy_facts import copy_facts
+from hadar_slurm.slurm.observe.run_outcomes import is_early_failure
 from hadar_slurm.slurm.observe.snapshot_builder import Observation, SnapshotBuilder
 from hadar_slurm.slurm.observe.throughput_store import Profile
 from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.slurm.wakeup import WakeFile
 from hadar_slurm.state.assignments import Assignments
+from hadar_slurm.state.failures import write_failures
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +100,7 @@ class SlurmBackend:
     _notified: frozenset[JobId] = frozenset()
     _may_notify: bool = True
     _features: Mapping[str, str] = field(default_factory=dict)
+    _published: int = -1
 
     def __post_init__(self) -> None:
         self._pins = Pins(self.settings.pin_timeout_s)
@@ -110,6 +113,7 @@ class SlurmBackend:
                 self.table,
                 self.profile.speeds if self.profile else None,
                 self.settings.own_types,
+                self.profile.records if self.profile else None,
             ),
             self.settings,
             self.ledger,
@@ -124,6 +128,9 @@ class SlurmBackend:
         """Return the snapshot of Slurm's state now."""
         self.ledger.refresh()
         self.on_wait()
+        if self.profile is not None:
+            # Before the first plan, and after `hadar speeds forget`.
+            self.profile.refresh()
         self._state = state = self.slurm.read()
         self.ledger.see(self.slurm, state.queue.values())
         before = self._observation.way if self._observation is not None else self.mode
@@ -144,6 +151,7 @@ class SlurmBackend:
         self.ledger.refresh()
         if self.profile is not None:
             self.profile.sync()
+        self._publish_failures()
         seen = self._observation
         if seen is not None:
             if self.mode.places:
@@ -373,49 +381,57 @@ class SlurmBackend:
                 log.info("job %s: original request restored, hold released", returned.job)
 
     def _requeue_ended(self, seen: Observation) -> None:
-        """Requeue jobs that USR1 from hadard has ended; the next round places them."""
-        if not seen.ended_by_us:
+        """Requeue jobs that USR1 from hadard has ended, or that failed early; see `Observation`.
+
+        The next round places them.
+        """
+        if not seen.ended_by_us and not seen.to_retry:
             return
         queue = self.slurm.queue()
         # Read again: a requeue would restart a job that was cancelled meanwhile.
         rows = [
             queue[job]
-            for job in sorted(seen.ended_by_us)
-            if job in queue and is_ended_by_us(queue[job], self.ledger[job])
+            for job in sorted({*seen.ended_by_us, *seen.to_retry})
+            if job in queue
+            and (is_early_failure if job in seen.to_retry else self._is_ended_by_us)(queue[job])
         ]
-        events = {row.key: self._requeue_event(row) for row in rows}
+        retried = seen.to_retry.keys()
+        events = {row.key: self._requeue_event(row, retries=row.key in retried) for row in rows}
         try:
             faults = self.ledger.carry_out(self.slurm, events)
         except LedgerError as error:
             log.warning("%s", error)
             return
         for row in rows:
-            fault, result = faults.get(row.key), "though it had said that it listens; requeued"
-            if fault is not None:
-                result = f"and it cannot be requeued: {fault}"
-            run = row.restarts + 1
-            log.warning("job %s: USR1 from hadard ended its run %s, %s", row.key, run, result)
+            fault, run = faults.get(row.key), row.restarts + 1
+            what = f"USR1 from hadard ended its run {run}, though it had said that it listens"
+            if row.key in retried:
+                what = f"its run {run} failed early on {seen.to_retry[row.key]}"
+            result = "requeued" if fault is None else f"it cannot be requeued: {fault}"
+            log.warning("job %s: %s; %s", row.key, what, result)
             if isinstance(fault, SlurmRefused):
                 self._builder.lost.add(row.key)
         self._plan_signature = frozenset()  # observe again at once
 
-    def _notify(self, to_notify: Mapping[JobId, QueueRow]) -> None:
-        """Print in the output of jobs that USR1 from hadard ended their previous run."""
-        rows = [row for job, row in to_notify.items() if job not in self._notified]
-        self._notified = self._notified & to_notify.keys() | {row.key for row in rows}
-        if not rows or not self._may_notify:
+    def _is_ended_by_us(self, row: QueueRow) -> bool:
+        return is_ended_by_us(row, self.ledger[row.key])
+
+    def _notify(self, to_notify: Mapping[JobId, updates.Notify]) -> None:
+        """Print in the output of jobs why their previous run was not the last."""
+        news = {job: notice for job, notice in to_notify.items() if job not in self._notified}
+        self._notified = frozenset(to_notify)
+        if not news or not self._may_notify:
             return
-        texts = [(row.raw_id, message(self.ledger[row.key])) for row in rows]
-        for fault in self.slurm.change([updates.Notify(JobId(job), text) for job, text in texts]):
+        for fault in self.slurm.change([*news.values()]):
             if isinstance(fault, SlurmRefused):
                 self._may_notify = False
                 log.warning("the output of jobs cannot be written to: %s", fault)
                 return
 
-    def _requeue_event(self, row: QueueRow) -> Event:
+    def _requeue_event(self, row: QueueRow, *, retries: bool) -> Event:
         """Return the requeue of an ended job; a priority of 0 shows that it was held as it ran."""
         kind = Kind.REQUEUE_HELD if row.priority == 0 else Kind.REQUEUE
-        return Event(kind=kind, row=row, now_s=self.now_s())
+        return Event(kind=kind, row=row, now_s=self.now_s(), retries=retries)
 
     def _take_back_raced_holds(self) -> None:
         """Release running jobs whose hold raced with their start; the next round checks it."""
@@ -437,6 +453,17 @@ class SlurmBackend:
             log.warning("%s", error)
             return False
         return True
+
+    def _publish_failures(self) -> None:
+        """Write the failures for hadar-sbatch where they have changed."""
+        records, place = self._builder.estimator.records, self.settings.failures
+        if place is None or self._published == records.version:
+            return
+        self._published = records.version
+        try:
+            write_failures(place, records.failing)
+        except OSError as error:
+            log.warning("%s: failures are not written for hadar-sbatch: %s", place, error.strerror)
 
     def _names_type(self, action: Start) -> bool:
         state = self._state or self.slurm.read()

@@ -26,6 +26,8 @@ class BackendSettings:
     poll_s: float = 5.0
     # Slurm's hooks append to it, so that the queue is read at once.
     wake_file: Path | None = None
+    # Where failures on GPU types are written for hadar-sbatch; None: nowhere.
+    failures: Path | None = None
     # The directory for the quotas of copies of forked jobs; None: they get none.
     assignments: Path | None = None
     # The averaging interval that those quotas fill.

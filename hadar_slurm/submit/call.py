@@ -46,7 +46,7 @@ def _call(request: SbatchRequest, environment: Mapping[str, str]) -> Call:
     from hadar_slurm.submit.managed import managed_call
 
     try:
-        return managed_call(request, environment, beat, unserved)
+        return managed_call(request, environment, beat, unserved, directory)
     except JobSpecError as error:
         if request.hadar_options:
             raise

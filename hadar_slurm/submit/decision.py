@@ -44,6 +44,8 @@ class Call(NamedTuple):
     # The GPUs of the job's partition, if known, and what estimates the job's throughput there.
     cluster: Cluster | None = None
     estimator: Estimator | None = None
+    # The GPU types, in lower case, that the job does not get after failures there, and why.
+    bars: Mapping[str, str] = {}
 
 
 def why_left(request: SbatchRequest) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -14,11 +15,12 @@ from hadar_slurm.core.time_limit import late_types, parse_time_limit
 from hadar_slurm.errors import JobSpecError, SlurmError
 from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE, user_reports
 from hadar_slurm.jobspec.description import Description
-from hadar_slurm.jobspec.estimator import Estimator
+from hadar_slurm.jobspec.estimator import Estimator, fitting_types, words, work_of
 from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.client.constraint import Allows, allows
 from hadar_slurm.slurm.client.gres import parse_gpus
 from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.state.failures import read_failures
 from hadar_slurm.state.heartbeat import Heartbeat
 from hadar_slurm.submit.compose import check_exports, compose
 from hadar_slurm.submit.decision import Call, Decision, why_nodes_fixed, why_nodes_or_start_fixed
@@ -27,13 +29,17 @@ from hadar_slurm.submit.request import SbatchRequest
 
 
 def managed_call(
-    request: SbatchRequest, environment: Mapping[str, str], beat: Heartbeat | None, unserved: str
+    request: SbatchRequest,
+    environment: Mapping[str, str],
+    beat: Heartbeat | None,
+    unserved: str,
+    run_dir: Path,
 ) -> Call:
     """Return the call that describes a job to hadard; plain sbatch's if an option fixes its nodes.
 
     The call submits the job held, for hadard to release, unless `unserved` says why hadard does not
     serve it, or its user holds it. Where waiting jobs are not held, it excludes the nodes on which
-    the job cannot run.
+    the job cannot run, or on which its workload has failed by hadard's file in `run_dir`.
     """
     why_fixed, why_not = why_nodes_fixed(request), unserved or why_nodes_or_start_fixed(request)
     constraint = request.values.get("constraint", "")
@@ -53,7 +59,8 @@ def managed_call(
     if why := why_fixed or _why_not_satisfied(request, description, own_cluster):
         return _left(request, why)
     is_taken = not why_not
-    impossible = _impossible(description, estimator, own_cluster)
+    bars = {} if unserved else _bars(description, estimator, own_cluster, run_dir)
+    impossible = _impossible(description, estimator, own_cluster, bars)
     # Only hadard can put copies on separate nodes, and choose a type on every node: they are held.
     is_steered = (
         is_taken
@@ -66,6 +73,7 @@ def managed_call(
     decision = Decision(is_taken, why_not or summary(description, request, estimator.table))
     unknown = unknown_model(description, estimator.table)
     notes = [unknown] if unknown else []
+    notes += [f"not on {name}: {why}" for name, why in bars.items()]
     if "copies" in request.hadar_options and description.copies == 1:
         notes.append("only one node suits a copy: submitted as an ordinary job")
     variables = {}
@@ -80,7 +88,7 @@ def managed_call(
         variables[COPIES_VARIABLE] = str(description.copies)
     kept_off = impossible or () if is_steered else ()
     argv = compose(request, description, is_held=is_held, excluded=kept_off)
-    return Call(argv, decision, variables, tuple(notes), description, own_cluster, estimator)
+    return Call(argv, decision, variables, tuple(notes), description, own_cluster, estimator, bars)
 
 
 def _left(request: SbatchRequest, why: str) -> Call:
@@ -89,7 +97,10 @@ def _left(request: SbatchRequest, why: str) -> Call:
 
 
 def _impossible(
-    description: Description, estimator: Estimator, cluster: Cluster | None
+    description: Description,
+    estimator: Estimator,
+    cluster: Cluster | None,
+    bars: Mapping[str, str],
 ) -> tuple[NodeName, ...] | None:
     """Return the nodes of a job's partition with a type on which it does not run or end in time.
 
@@ -98,7 +109,7 @@ def _impossible(
     """
     if cluster is None:
         return None
-    throughputs = estimator.throughputs(description, "", cluster.gpus_by_type)
+    throughputs = estimator.throughputs(description, "", cluster.gpus_by_type, without=bars)
     size = description.gpus
     if description.limit_s and (description.steps or description.time_on):
         limits_s = dict.fromkeys(throughputs.gpu_types, description.limit_s)
@@ -111,6 +122,22 @@ def _impossible(
         if not throughputs.run_on_all((k for k, _ in node.gpus), size)
     ]
     return tuple(wrong) if len(wrong) < len(cluster.nodes) else None
+
+
+def _bars(
+    description: Description, estimator: Estimator, cluster: Cluster | None, run_dir: Path
+) -> dict[str, str]:
+    """Return why failures deprive the job of GPU types, by their names in lower case."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return {}
+    work = work_of(description, user)
+    if cluster is None or work is None or description.copies > 1:
+        return {}
+    estimator.heed(work, read_failures(run_dir, work))
+    types = fitting_types(cluster.nodes, description.shapes)
+    return {k: words(bar) for k, bar in estimator.barred(description, user, types).items()}
 
 
 def _estimator(beat: Heartbeat | None) -> Estimator:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 
 from hadar_slurm.core.cluster import Cluster, GpuType
 from hadar_slurm.jobspec.description import Description
@@ -33,9 +34,19 @@ class TypePreview:
     why_not: str = ""
 
 
-def choices(description: Description, cluster: Cluster, estimator: Estimator) -> list[TypePreview]:
-    """Return a preview of each GPU type of the cluster, the fastest first."""
-    found = [_choice(description, cluster, estimator, name) for name in cluster.gpus_by_type]
+def choices(
+    description: Description,
+    cluster: Cluster,
+    estimator: Estimator,
+    bars: Mapping[str, str] = MappingProxyType({}),
+) -> list[TypePreview]:
+    """Return a preview of each GPU type of the cluster, the fastest first; `bars` as in a call."""
+    found = [
+        TypePreview(name, gpus, why_not=bars[name.lower()])
+        if name.lower() in bars
+        else _choice(description, cluster, estimator, name)
+        for name, gpus in cluster.gpus_by_type.items()
+    ]
     return sorted(found, key=lambda one: (one.hours is None, one.hours, one.gpu_type))
 
 
@@ -89,7 +100,7 @@ def as_text(call: Call) -> str:
 def _choices(call: Call) -> list[TypePreview]:
     if call.description is None or call.cluster is None or call.estimator is None:
         return []
-    return choices(call.description, call.cluster, call.estimator)
+    return choices(call.description, call.cluster, call.estimator, call.bars)
 
 
 def _lines(call: Call) -> Iterator[str]:

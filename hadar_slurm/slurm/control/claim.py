@@ -96,7 +96,7 @@ class Claim:
     # The job's number of restarts once our last requeue is done.
     requeued: int = 0
     # The run that we last sent USR1, counted from 1 (0: none), and the end of its grace period.
-    # These and `ended_run` are kept while Slurm knows the job.
+    # These, `ended_run` and `retried_run` are kept while Slurm knows the job.
     signalled_run: int = 0
     signalled_until_s: float = 0.0
     # The run that our USR1 ended.
@@ -104,6 +104,8 @@ class Claim:
     # The part of the job, 0 to 1, that runs which we requeued without a signal have kept; as those
     # above.
     kept_part: float = 0.0
+    # The run that failed early, after which hadard requeued the job: once in its life.
+    retried_run: int = 0
 
     @property
     def holds(self) -> bool:

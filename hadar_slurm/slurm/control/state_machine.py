@@ -81,6 +81,9 @@ class Event:
     own: Request | None = None
     # Of PIN and RESTORE: the request to be set.
     request: Request = field(default_factory=Request)
+    # Of REQUEUE and REQUEUE_HELD: the run has failed early (observe/run_outcomes.py), and was not
+    # ended by USR1.
+    retries: bool = False
     # Of SAVE: the end of the grace period.
     until_s: float = 0.0
     # Of REQUEUE: the part of the job that it keeps without a signal.
@@ -202,7 +205,7 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
         case Kind.SAVED_FREE:
             run, until_s, ended = claim.signalled_run, claim.signalled_until_s, claim.ended_run
             kept = Claim(signalled_run=run, signalled_until_s=until_s, ended_run=ended)
-            kept = replace(kept, kept_part=claim.kept_part)
+            kept = replace(kept, kept_part=claim.kept_part, retried_run=claim.retried_run)
             if claim.steers:
                 # Slurm may still show these.
                 kept = replace(kept, own=claim.own, nice=claim.nice)
@@ -230,6 +233,8 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             return replace(claim, replaced=())
         case Kind.SAVE:
             return replace(claim, signalled_run=restarts + 1, signalled_until_s=event.until_s)
+        case Kind.REQUEUE | Kind.REQUEUE_HELD if event.retries:
+            return replace(claim, requeued=restarts + 1, retried_run=restarts + 1, replaced=())
         case Kind.REQUEUE | Kind.REQUEUE_HELD:
             ended = restarts + 1 if row.state == "FAILED" else claim.ended_run
             part = max(claim.kept_part, event.kept_part)

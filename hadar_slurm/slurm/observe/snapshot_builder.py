@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.cluster import GpuType, JobId, NodeName
@@ -14,6 +14,7 @@ from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.core.throughput_model import Place
 from hadar_slurm.core.time_limit import format_time_limit, late_types, limits_by_type
+from hadar_slurm.core.type_failures import Bar
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.handoff import ProgressReport, ReportError, SquattedError, read_report
 from hadar_slurm.jobspec.description import (
@@ -23,13 +24,19 @@ from hadar_slurm.jobspec.description import (
     decode,
     job_spec,
 )
-from hadar_slurm.jobspec.estimator import Estimator, workload_of
+from hadar_slurm.jobspec.estimator import Estimator, fitting_types, words, workload_of
+from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.fairshare import FairShares
 from hadar_slurm.slurm.client.parse import NOTHING, UNTYPED, NodeRow, QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.control import loss_bound
-from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us, runs_again, why_not_migrated
+from hadar_slurm.slurm.control.checkpoint_signal import (
+    is_ended_by_us,
+    message,
+    runs_again,
+    why_not_migrated,
+)
 from hadar_slurm.slurm.control.disposition import Disposition, disposition_of
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.modes import Mode
@@ -38,6 +45,12 @@ from hadar_slurm.slurm.control.sharing import is_outside, jobs_beside_held, must
 from hadar_slurm.slurm.observe.array_jobs import Fork, Forks, Task, fastest, final_phase, parent_of
 from hadar_slurm.slurm.observe.limits import Limits
 from hadar_slurm.slurm.observe.parameter_averages import Averages
+from hadar_slurm.slurm.observe.run_outcomes import (
+    RunOutcomes,
+    is_retried,
+    may_retry,
+    retry_message,
+)
 from hadar_slurm.slurm.observe.throttles import Throttles
 from hadar_slurm.slurm.settings import BackendSettings
 
@@ -79,12 +92,14 @@ class Observation:
     pin_timed_out: set[JobId] = field(default_factory=set)
     # The time limit in seconds by GPU type, of jobs whose limit depends on it.
     limits_s: dict[JobId, Mapping[str, float]] = field(default_factory=dict)
-    # Jobs with a description or a claim that have not ended.
+    # Jobs with a description or a claim that have not ended, and ended ones whose claim is needed.
     alive: set[JobId] = field(default_factory=set)
     # Ended by USR1 from hadard, and to be requeued.
     ended_by_us: set[JobId] = field(default_factory=set)
-    # Running again after that; their output is to report it.
-    to_notify: dict[JobId, QueueRow] = field(default_factory=dict)
+    # Failed early on a type that their workload then must not have, and to be requeued: that type.
+    to_retry: dict[JobId, str] = field(default_factory=dict)
+    # To be printed in the output of jobs that run again after either.
+    to_notify: dict[JobId, updates.Notify] = field(default_factory=dict)
     # The parts, 0 to 1, that running jobs keep if they are requeued without a signal now.
     kept: dict[JobId, float] = field(default_factory=dict)
 
@@ -111,8 +126,10 @@ class SnapshotBuilder:
     # Jobs that USR1 from hadard has ended and that Slurm refused to requeue.
     lost: set[JobId] = field(default_factory=set)
     limits: Limits = field(init=False)
+    outcomes: RunOutcomes = field(init=False)
     _warned: set[JobId] = field(default_factory=set)
     _runnable: dict[object, bool] = field(default_factory=dict)
+    _bars: dict[object, dict[str, Bar]] = field(default_factory=dict)
     _forks: Mapping[JobId, Fork] = field(default_factory=dict)
     _reported_s: dict[JobId, float] = field(default_factory=dict)
     # Of this observation; `_copies` are the tasks of forked jobs, by array.
@@ -127,6 +144,7 @@ class SnapshotBuilder:
     def __post_init__(self) -> None:
         throttles = Throttles(_RETRY_TIMEOUTS * self.settings.pin_timeout_s)
         self.limits = Limits(throttles, self.ledger)
+        self.outcomes = RunOutcomes(self.estimator.records)
 
     def observe(self, state: SlurmState) -> Observation:
         """Return what there is to plan, and to correct."""
@@ -135,8 +153,10 @@ class SnapshotBuilder:
         self._jobs, self._copies, self._ended = [], {}, []
         self._runnable, self.squatted, self._reserved = {}, set(), None
         self.limits.learn(state, self.now_s())
-        for row in state.queue.values():
-            self._add(row, self._description(row))
+        described = [(row, self._description(row)) for row in state.queue.values()]
+        self._count_runs(described)
+        for row, description in described:
+            self._add(row, description)
         if self.mode.places:
             self._jobs, self._copies = self.limits.marked(
                 self._jobs, self._copies, state.queue, self.now_s()
@@ -147,6 +167,23 @@ class SnapshotBuilder:
         self._reported_s = {k: time_s for k, time_s in self._reported_s.items() if k in alive}
         self._add_snapshot()
         return self._now
+
+    def _count_runs(self, described: Iterable[tuple[QueueRow, Description | None]]) -> None:
+        """Learn from the jobs' runs which GPU types suit their workloads, before any is placed."""
+        self.estimator.records.expire(self.now_s())
+        self._bars = {}
+        for row, description in described:
+            # Copies of a forked job end and restart one by one, each on another type.
+            if description is None or description.copies > 1 or row.state == "PENDING":
+                continue
+            report = self._report(row) if self.outcomes.needs_report(row) else None
+            if row.is_live:
+                gang = self._state.gangs.get(row.key)
+                self.outcomes.see_live(row, description, gang, report, self.now_s())
+            else:
+                claim, cluster = self.ledger[row.key], self._state.cluster
+                self.outcomes.see_ended(row, description, claim, report, cluster)
+        self.outcomes.keep(self._state.queue.keys())
 
     def _way(self) -> Mode:
         """Return how waiting jobs are treated now."""
@@ -166,7 +203,10 @@ class SnapshotBuilder:
             claim = self.ledger[row.key]
             self._now.alive.add(row.key)
             if runs_again(row, claim, self.now_s()):
-                self._now.to_notify[row.key] = row
+                self._now.to_notify[row.key] = updates.Notify(JobId(row.raw_id), message(claim))
+            elif is_retried(row, claim, self.now_s()):
+                text = retry_message(claim)
+                self._now.to_notify[row.key] = updates.Notify(JobId(row.raw_id), text)
             if description is not None:
                 self._add_described(row, description)
             elif claim.has_changed(row):
@@ -182,7 +222,23 @@ class SnapshotBuilder:
             task = Task(row, description, None, self._report(row))
             self._copies.setdefault(parent, []).append(task)
         elif description is not None:
-            self._ended.append(Ended(row.key, final_phase(row.state), row.ended_s))
+            if self.ledger[row.key].retried_run:
+                self._now.alive.add(row.key)  # forgotten, it would be retried again
+            if may_requeue and self._is_to_retry(row, description):
+                self._now.alive.add(row.key)
+                self._now.to_retry[row.key] = self.outcomes.type_of(row)
+            else:
+                self._ended.append(Ended(row.key, final_phase(row.state), row.ended_s))
+
+    def _is_to_retry(self, row: QueueRow, description: Description) -> bool:
+        """Return whether a job has failed early and is to be requeued, for another GPU type."""
+        is_here = self.settings.modes.of(row.partition) is self.mode
+        return (
+            is_here
+            and may_retry(row, description, self.ledger[row.key], self.now_s())
+            and self.outcomes.type_of(row) in self._barred(row, description)
+            and self._can_run(row, description)
+        )
 
     def _add_described(self, row: QueueRow, description: Description) -> None:
         """Add a live job with a description if it is managed."""
@@ -323,7 +379,24 @@ class SnapshotBuilder:
 
     def _throughputs(self, row: QueueRow, description: Description) -> Throughputs:
         gpus_by_type = self._state.cluster.gpus_by_type
-        return self.estimator.throughputs(description, row.user, gpus_by_type)
+        barred = self._barred(row, description).keys()
+        return self.estimator.throughputs(description, row.user, gpus_by_type, without=barred)
+
+    def _barred(self, row: QueueRow, description: Description) -> dict[str, Bar]:
+        """Return the GPU types, in lower case, that the job must not have after failures there."""
+        if description.copies > 1 or not self.estimator.has_failed(description, row.user):
+            return {}
+        key = (row.user, row.comment, row.partition, row.features, row.request.num_nodes)
+        if key not in self._bars:
+            shapes = self._shapes(row, description)
+            allowed, cluster = self._nodes_of(row, shapes), self._state.cluster
+            nodes = [n for n in cluster.nodes if allowed is None or n.name in allowed]
+            types = fitting_types(nodes, shapes)
+            self._bars[key] = self.estimator.barred(description, row.user, types)
+        # What it holds it keeps: another job of its workload has failed there.
+        gang = self._state.gangs.get(row.key)
+        held = {name.lower() for name in gang.gpus_by_type} if gang is not None else set()
+        return {name: bar for name, bar in self._bars[key].items() if name not in held}
 
     def _shapes(self, row: QueueRow, description: Description) -> tuple[Shape, ...]:
         """Return the layouts that the adapter can request for a job."""
@@ -367,9 +440,10 @@ class SnapshotBuilder:
         progress = self._progress(row, description, report, spec, gang)
         spec, late = self._in_time(row, description, spec, progress, gang)
         is_pending, claim = row.state == "PENDING", self.ledger[row.key]
+        barred = self._barred(row, description)
         if is_pending:
             gang = self._pinned_gang(row) if self.mode.places and not claim.steered else None
-            phase = self._pending_phase(row, gang)
+            phase = self._pending_phase(row, gang, barred)
         else:
             phase = self._started_phase(row, gang, report, spec)
         if phase is None:
@@ -403,7 +477,10 @@ class SnapshotBuilder:
             GpuType(next(iter(bound))) if bound else None,
             self.shares.at(self.now_s()).get((row.account, row.user)),
             row.partition,
-            tuple(remark for remark in (pinned, why_not, late) if remark),
+            (
+                *(f"not on {name}: {words(bar)}" for name, bar in barred.items()),
+                *(remark for remark in (pinned, why_not, late) if remark),
+            ),
             is_pinned,
         )
 
@@ -445,11 +522,14 @@ class SnapshotBuilder:
             bound_type=GpuType(next(iter(bound))) if len(bound) == 1 else None,
         )
 
-    def _pending_phase(self, row: QueueRow, gang: Gang | None) -> Phase | None:
+    def _pending_phase(
+        self, row: QueueRow, gang: Gang | None, barred: Collection[str]
+    ) -> Phase | None:
         """Return the phase of a pending job; `gang` are the GPUs that it is pinned to."""
         if self._is_for_later(row):
             return None
-        timed_out = gang is not None and self._has_pin_timed_out(row, gang)
+        is_barred = gang is not None and any(k.lower() in barred for k in gang.gpus_by_type)
+        timed_out = gang is not None and (is_barred or self._has_pin_timed_out(row, gang))
         # A foreign requeue delays a job by Slurm's two minutes.
         is_delayed = row.reason == "BeginTime" and row.started_s > self.now_s() + _SOON_S
         is_starting = gang is not None and not (

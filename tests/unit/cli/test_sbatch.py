@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +14,10 @@ from pathlib import Path
 import pytest
 from fakes.login_node import SBATCH, SINFO, Site, call_of
 
+from hadar_slurm.core.throughput_model import Workload
+from hadar_slurm.core.type_failures import TypeRecord, Work
 from hadar_slurm.jobspec.description import decode
+from hadar_slurm.state.failures import write_failures
 
 OWN = ["--hadar-model=A3C", "--hadar-steps=100"]
 TAKEN = "hadar-sbatch: hadard places this job (1 GPU of any type, 100 steps)\n"
@@ -72,6 +77,26 @@ def test_a_job_is_not_held_where_slurm_keeps_the_queue(site: Site) -> None:
     assert "--hold" in call_of(site.run(*forked))["argv"]
     # Another partition has another mode.
     assert "--hold" in call_of(site.run("-p", "other", fast, "--hadar-steps=9", "job.sh"))["argv"]
+
+
+def test_an_unheld_job_avoids_types_on_which_its_workload_has_failed(site: Site) -> None:
+    """Slurm may start it before hadard sees it; the dry run says why, and named types are kept."""
+    me = pwd.getpwuid(os.getuid()).pw_name
+    record = TypeRecord(failed_s=50.0, lasted_s=12.0, failing_since_s=50.0)
+    write_failures(site.root, {Work(Workload(me, "A3C"), 1): {"k80": record}})
+    site.beat(steered=("",))
+    assert call_of(site.run(*OWN, "job.sh"))["argv"][1:] == ["--exclude=n2", "--gpus=1", "job.sh"]
+    for others in (
+        ["--hadar-model=Transformer", "--hadar-steps=100"],
+        [*OWN, "--hadar-gang=2"],
+        [*OWN, "--hadar-types=K80,V100"],
+    ):
+        argv = call_of(site.run(*others, "job.sh"))["argv"]
+        assert not any(word.startswith("--exclude") for word in argv)
+    done = site.run(*OWN, "--hadar-dry-run", "job.sh")
+    why = "its workload failed there after 12 s on 1970-01-01 "
+    assert f"hadar-sbatch: not on k80: {why}" in done.stderr
+    assert re.search(f"^K80 .* {why}", done.stdout, re.MULTILINE)
 
 
 def test_a_job_is_not_held_where_nobody_would_place_it(site: Site) -> None:

@@ -1,4 +1,4 @@
-"""Measured throughputs survive a restart of hadard; a damaged file does not stop hadard."""
+"""What was learned survives a restart of hadard; a damaged file does not stop hadard."""
 
 from __future__ import annotations
 
@@ -13,10 +13,20 @@ from pathlib import Path
 import pytest
 
 from hadar_slurm.core.throughput_model import Measured, Place, Workload
-from hadar_slurm.slurm.observe.throughput_store import MAX_WORKLOADS_OF_USER, VERSION, Profile
+from hadar_slurm.core.type_failures import TypeRecord, Work
+from hadar_slurm.errors import ProfileError
+from hadar_slurm.slurm.observe.throughput_store import (
+    MAX_WORKLOADS_OF_USER,
+    VERSION,
+    Profile,
+    forget,
+    read_profile,
+)
 
 ADAS = Workload("ada", "ResNet-50 (batch size 64)")
 V100 = Place("v100", 4, is_spread=True)
+WORK = Work(ADAS, 4)
+FAILURE = TypeRecord(failed_s=50.0, lasted_s=12.0, failing_since_s=50.0)
 
 
 @pytest.fixture
@@ -34,13 +44,16 @@ def filled(path: Path) -> None:
     profile = opened(path)
     for throughput in (10.0, 20.0):
         profile.speeds.measure(ADAS, V100, throughput)
+    profile.records.failed(WORK, "v100", 50.0, 12.0)
+    profile.records.ran(WORK, "a100", 60.0)
     profile.sync()
 
 
 def test_what_is_measured_is_there_after_a_restart(path: Path) -> None:
     filled(path)
-    speeds = opened(path).speeds
-    assert speeds.measured == {ADAS: {V100: Measured(15.0, 15.0, 2)}}
+    found = opened(path)
+    assert found.speeds.measured == {ADAS: {V100: Measured(15.0, 15.0, 2)}}
+    assert found.records.of_work == {WORK: {"v100": FAILURE, "a100": TypeRecord(ran_s=60.0)}}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -52,6 +65,66 @@ def test_only_news_is_written(path: Path) -> None:
     profile.speeds.measure(ADAS, V100, 1.0)
     profile.sync()
     assert not profile.speeds.news
+
+
+def test_a_file_of_version_1_is_kept(path: Path) -> None:
+    """It gets the table of failures, and loses nothing."""
+    filled(path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DROP TABLE type_records")
+        connection.execute("PRAGMA user_version = 1")
+    found = opened(path)
+    assert set(found.speeds.measured) == {ADAS}
+    assert not found.records.of_work
+    found.records.failed(WORK, "v100", 50.0, 12.0)
+    found.sync()
+    assert opened(path).records.of_work == {WORK: {"v100": FAILURE}}
+    assert [other.name for other in path.parent.iterdir()] == [path.name]
+
+
+def test_what_another_process_forgets_is_forgotten(path: Path) -> None:
+    """By a running hadard too, in its next round; what it has not yet written stays."""
+    filled(path)
+    profile = opened(path)
+    other = Workload("ada", "other")
+    profile.speeds.measure(other, V100, 3.0)
+    profile.records.failed(Work(other, 1), "k80", 70.0, 1.0)
+    profile.sync()
+    profile.speeds.measure(Workload("ben", "A3C"), V100, 3.0)
+    profile.records.ran(Work(other, 2), "k80", 80.0)
+    assert forget(path, "ada", ADAS.name) == 3
+    profile.sync()
+    assert profile.speeds.measured.keys() == {other, Workload("ben", "A3C")}
+    assert profile.records.of_work.keys() == {Work(other, 1), Work(other, 2)}
+    assert forget(path, "ada") == 3
+    assert forget(path, "nobody") == 0
+    profile.sync()
+    assert profile.speeds.measured.keys() == {Workload("ben", "A3C")}
+    assert not profile.records.of_work
+    speeds, records = read_profile(path)
+    assert (speeds.measured, records.of_work) == (profile.speeds.measured, {})
+
+
+def test_a_file_that_is_gone_is_written_again(path: Path) -> None:
+    """With all that hadard knows, whether or not it was new."""
+    filled(path)
+    profile = opened(path)
+    path.unlink()
+    profile.sync()
+    assert opened(path).speeds.measured == profile.speeds.measured
+    assert opened(path).records.of_work == profile.records.of_work
+
+
+def test_what_cannot_be_forgotten_is_said(path: Path) -> None:
+    """A newer file is left as it is, by the command as well; without a file nothing is known."""
+    assert forget(path, "ada") == 0
+    assert read_profile(path)[0].measured == {}
+    newer(path)
+    content = path.read_bytes()
+    for use in (lambda: forget(path, "ada"), lambda: read_profile(path)):
+        with pytest.raises(ProfileError, match="version 3, this reads 2"):
+            use()
+    assert path.read_bytes() == content
 
 
 def corrupt(path: Path) -> None:
@@ -144,6 +217,22 @@ def test_a_row_that_cannot_be_is_passed_over(path: Path, row: tuple[object, ...]
     assert set(opened(path).speeds.measured) == {ADAS}
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        ("ada", "x", 0, "v100", 0.0, 0.0, 5.0, 1.0, 5.0, 0.0),
+        ("ada", "x", 1, "v100", -1.0, 0.0, 5.0, 1.0, 5.0, 0.0),
+        ("ada", "x", 1, "v100", 0.0, 0.0, 1e300, 1.0, 5.0, 0.0),
+        ("ada", "x", 1, "v100", 0.0, 0.0, "once", 1.0, 5.0, 0.0),
+    ],
+)
+def test_a_record_that_cannot_be_is_passed_over(path: Path, row: tuple[object, ...]) -> None:
+    filled(path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO type_records VALUES (?,?,?,?,?,?,?,?,?,?)", row)
+    assert opened(path).records.of_work.keys() == {WORK}
+
+
 def test_a_user_has_room_for_so_many_workloads(path: Path) -> None:
     """A user with many workload names replaces only their own older ones."""
     filled(path)
@@ -151,9 +240,13 @@ def test_a_user_has_room_for_so_many_workloads(path: Path) -> None:
     profile = opened(path, now_s=lambda: float(next(now_s)))
     for number in range(MAX_WORKLOADS_OF_USER + 5):
         profile.speeds.measure(Workload("mallory", f"w{number}"), V100, 1.0)
+        profile.records.failed(Work(Workload("mallory", f"w{number}"), 1), "v100", 9.0, 1.0)
         if number % 50 == 0:
             profile.sync()
     profile.sync()
     kept = opened(path).speeds.measured
     assert len(kept) == MAX_WORKLOADS_OF_USER + 1
     assert ADAS in kept
+    failures = opened(path).records.of_work
+    assert len(failures) == MAX_WORKLOADS_OF_USER + 1
+    assert WORK in failures

@@ -1,0 +1,135 @@
+"""hadar speeds: shows what hadard has learned of workloads, and deletes some of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from hadar_slurm.cli.completing import ConfigOption, JsonOption
+from hadar_slurm.config import Config, read_config
+from hadar_slurm.core.gpu_types import facts_of, with_own
+from hadar_slurm.core.throughput_model import ThroughputModel
+from hadar_slurm.core.type_failures import TypeRecords, Work
+from hadar_slurm.jobspec.estimator import shipped_gpu_types, words
+from hadar_slurm.slurm.observe.throughput_store import FILE_NAME, read_profile
+from hadar_slurm.slurm.observe.throughput_store import forget as forget_workloads
+from hadar_slurm.status.words import table_of
+
+app = typer.Typer(
+    help="Show what hadard has learned of workloads, or delete it.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+
+@app.command()
+def show(
+    user: Annotated[str, typer.Argument(metavar="[USER]", help="Only this user's workloads.")] = "",
+    config: ConfigOption = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Show measured speeds, and the GPU types that workloads do not get after failures there.
+
+    The types are judged as for a job that could have all of them. Needs the rights of hadard's
+    account: users' job names are private.
+    """
+    chosen = read_config(config, needs_policy=False)
+    speeds, records = read_profile(chosen.state_dir / FILE_NAME)
+    measured = list(_speeds(speeds, user))
+    barred = list(_barred(speeds, records, user, chosen))
+    if as_json:
+        typer.echo(json.dumps({"speeds": measured, "barred": barred}))
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    if not measured and not barred:
+        console.print(f"nothing is known of {user or 'any workload'}", markup=False)
+    if measured:
+        table = table_of("user", "workload", "GPU type", "#GPUs", "", "#steps/s", "#reports")
+        for row in measured:
+            spread = "across nodes" if row["is_spread"] else ""
+            numbers = str(row["gpus"]), spread, f"{row['steps_per_s']:.4g}", str(row["reports"])
+            # Job names may hold what looks like rich's markup.
+            texts = (row["user"], row["workload"], row["gpu_type"], *numbers)
+            table.add_row(*(text.replace("[", r"\[") for text in texts))
+        console.print(table)
+    for row in barred:
+        gpus = "1 GPU" if row["gpus"] == 1 else f"{row['gpus']} GPUs"
+        what = f"{row['workload']} of {row['user']} on {gpus}"
+        console.print(f"{what}, not on {row['gpu_type']}: {row['why']}", markup=False)
+
+
+@app.command()
+def forget(
+    user: Annotated[str, typer.Argument(metavar="USER", help="Whose workloads.")],
+    workload: Annotated[
+        str | None,
+        typer.Argument(metavar="[WORKLOAD]", help="Only this workload, as `show` names it."),
+    ] = None,
+    config: ConfigOption = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete what was learned of a user's workloads: measured speeds and failures.
+
+    A running hadard notices it in its next round. Needs the rights of hadard's account. Status 1 if
+    nothing was known.
+    """
+    chosen = read_config(config, needs_policy=False)
+    deleted = forget_workloads(chosen.state_dir / FILE_NAME, user, workload)
+    if as_json:
+        typer.echo(json.dumps({"deleted": deleted}))
+    else:
+        what = user if workload is None else f"{workload} of {user}"
+        typer.echo(f"{deleted} records deleted" if deleted else f"nothing is known of {what}")
+    if not deleted:
+        raise typer.Exit(1)
+
+
+def _speeds(speeds: ThroughputModel, user: str) -> Iterator[Mapping[str, Any]]:
+    for workload, places in sorted(
+        speeds.measured.items(), key=lambda item: (item[0].user, item[0].name)
+    ):
+        for place, measured in sorted(places.items()):
+            if user in ("", workload.user):
+                yield {
+                    "user": workload.user,
+                    "workload": workload.name,
+                    "gpu_type": place.gpu_type,
+                    "gpus": place.num_gpus,
+                    "is_spread": place.is_spread,
+                    "steps_per_s": measured.steps_per_s,
+                    "reports": measured.count,
+                }
+
+
+def _barred(
+    speeds: ThroughputModel, records: TypeRecords, user: str, chosen: Config
+) -> Iterator[Mapping[str, Any]]:
+    """Yield each type that a workload does not get, of all types that any workload has had."""
+    known = with_own(shipped_gpu_types(), chosen.own_gpu_types)
+    types = {place.gpu_type for places in speeds.measured.values() for place in places}
+    types |= {name for of_type in records.of_work.values() for name in of_type}
+    for work in sorted(records.of_work, key=_order):
+        bars = records.barred(work, types, lambda name: facts_of(name, known).memory_gb)
+        for gpu_type, bar in sorted(bars.items()):
+            if user in ("", work.workload.user):
+                yield {
+                    "user": work.workload.user,
+                    "workload": work.workload.name,
+                    "gpus": work.num_gpus,
+                    "gpu_type": gpu_type,
+                    "failed_on": bar.failed_on,
+                    "failed_s": bar.failed_s,
+                    "lasted_s": bar.lasted_s,
+                    "ran_on": list(bar.ran_on),
+                    "why": words(bar),
+                }
+
+
+def _order(work: Work) -> tuple[str, str, int]:
+    return work.workload.user, work.workload.name, work.num_gpus
