@@ -28,7 +28,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Protocol
 
-from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.core.cluster import Cluster, JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.errors import HadarError, UsageError
@@ -37,6 +37,7 @@ from hadar_slurm.lab.study.bounds import Bounds, bounds, forking_bound_s
 from hadar_slurm.lab.study.experiment import ORACLE, ExperimentSettings, Result, run_experiment
 from hadar_slurm.lab.study.provenance import code_digest, machine, versions
 from hadar_slurm.policies.registry import make_policy
+from hadar_slurm.sim.claims import Claim
 
 # Increased when the format of a cell's file changes.
 VERSION = 1
@@ -66,6 +67,8 @@ class StudyWorkload:
     restart: str = "30"
     # Workloads of the same origin; "" where that is not of interest.
     family: str = ""
+    # What users claim of jobs, where that is not what the jobs are.
+    claims: tuple[tuple[JobId, Claim], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,7 @@ class Cell:
     @cached_property
     def key(self) -> str:
         """Return a digest of all inputs of the run."""
-        specs = _specs_digest(self.workload.specs)
+        specs = _specs_digest(self.workload.specs), self.workload.claims
         code = [run_experiment.__module__, type(make_policy(self.policy)).__module__]
         programs = sorted(versions().items()), code_digest(code)
         parts = [VERSION, specs, self.cluster, self.policy, self.settings, *programs]
@@ -183,7 +186,12 @@ def run_cell(cell: Cell, *, on_progress: Callable[[int], None] | None = None) ->
         specs = cell.workload.specs
         limits = bounds(specs, cell.cluster, counts_spread=cell.settings.rules == "hadar")
         result = run_experiment(
-            specs, cell.cluster, make_policy(cell.policy), cell.settings, on_progress=on_progress
+            specs,
+            cell.cluster,
+            make_policy(cell.policy),
+            cell.settings,
+            claims=dict(cell.workload.claims),
+            on_progress=on_progress,
         )
         record |= _figures(cell, result, limits)
     except Exception as error:
@@ -218,6 +226,7 @@ def _figures(cell: Cell, result: Result, limits: Bounds) -> Record:
         "ttd_over_bound": result.ttd_s / ttd_bound_s if ttd_bound_s > 0 else None,
         "mean_jct_over_bound": result.mean_jct_s / jct_bound_s if jct_bound_s > 0 else None,
         "jcts_s": [round(jct.jct_s, 3) for jct in ended],
+        "users": [spec.user for spec in specs],
         "gpu_hours": [_gpu_hours(spec, cell.cluster) for spec in specs],
         "occupancy": occupancy.to_tree(drawn) if drawn else None,
     }

@@ -25,6 +25,7 @@ from hadar_slurm.jobspec.estimator import shipped_gpu_types
 from hadar_slurm.metrics import Segment, Segments, num_moves
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.sim.backend import GAVEL_RULES, Failure, SimBackend
+from hadar_slurm.sim.claims import Claim, ClaimsBackend
 from hadar_slurm.sim.learning import LearningBackend
 
 RULES = ("hadar", "gavel")
@@ -49,6 +50,8 @@ class ExperimentSettings:
     # Standard deviation of the logarithm of measurements, drawn from `seed`.
     noise: float = 0.05
     seed: int = 0
+    # Whether what users claim of their jobs is bounded before policies see it, as by hadard.
+    bounds_claims: bool = True
 
     def __post_init__(self) -> None:
         if self.rules not in RULES:
@@ -130,12 +133,13 @@ def run_experiment(
     policy: Policy,
     settings: ExperimentSettings | None = None,
     *,
+    claims: Mapping[JobId, Claim] | None = None,
     on_progress: Callable[[int], None] | None = None,
     on_round: Callable[[RoundRecord], None] | None = None,
 ) -> Result:
     """Simulate `specs` on `cluster` and return the figures.
 
-    After each round `on_progress` gets the number of ended jobs, and `on_round` the round. Raises
+    Policies see `claims` in place of the jobs' own specs, where there are any. After each round `on_progress` gets the number of ended jobs, and `on_round` the round. Raises
     HadarError when a round fails or the accounts do not balance at the end.
     """
     settings = settings or ExperimentSettings()
@@ -161,7 +165,7 @@ def run_experiment(
             on_round(record)
 
     started_s, round_s = _cpu_s(), settings.round_s
-    backend = _with_known_speeds(world, settings)
+    backend = _as_known(world, settings, claims or {})
     rounds = run_rounds(
         backend, policy, add, length_s=round_s, now_s=lambda: world.now_s, clock=perf_counter
     )
@@ -170,7 +174,12 @@ def run_experiment(
     return _result(policy.name, world, ended, segments, rounds, decisions_s, started_s)
 
 
-def _with_known_speeds(world: SimBackend, settings: ExperimentSettings) -> Backend:
+def _as_known(
+    world: SimBackend, settings: ExperimentSettings, claims: Mapping[JobId, Claim]
+) -> Backend:
+    """Return the world as policies may know it."""
+    if claims:
+        return ClaimsBackend(world, claims, is_bounded=settings.bounds_claims)
     if settings.speeds == ORACLE:
         return world
     draw = np.random.default_rng(settings.seed).lognormal

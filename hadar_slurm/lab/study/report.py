@@ -20,7 +20,7 @@ from hadar_slurm.lab.study.compare import Record
 from hadar_slurm.lab.study.summary import HOUR_S, Group, Note, Series
 
 # Too long for tables; only the cells' files have them.
-_NOT_IN_TABLES = ("jcts_s", "gpu_hours", "occupancy", "detail", "version")
+_NOT_IN_TABLES = ("jcts_s", "users", "gpu_hours", "occupancy", "detail", "version")
 
 
 @dataclass(frozen=True, slots=True)

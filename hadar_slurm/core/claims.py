@@ -1,0 +1,109 @@
+"""Bounds what a user says of a job, before any policy sees it.
+
+Whatever is claimed,
+
+* the remaining time on the fastest type is at most the time limit left: Slurm ends the job then;
+* a job that has trained all the steps claimed and still runs is assumed to train as long again as
+  it has. So it loses rank the longer it outlives its claim;
+* a given throughput is within a factor `MOST_OFF` of what is known of the workload on the type;
+  one measured in a place replaces what is given for it;
+* the steps claimed by a user whose former jobs outlived their claims are multiplied by as much
+  (`Credit`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hadar_slurm.core.throughput import GangThroughput, Throughputs
+
+# A given throughput may differ by this factor from what is known.
+MOST_OFF = 2.0
+# A user's claims are multiplied by at most this, and by nothing while they are off by less.
+MOST_CORRECTED, _AS_GOOD_AS_TRUE = 1e4, 1.25
+# Each job counts as much as any before it, but never less than this.
+_LEAST_WEIGHT = 0.2
+# After this time what is known of a user's claims counts half.
+_HALF_LIFE_S = 30 * 86400.0
+# More steps than this are never planned with.
+_MOST_STEPS = 10**18
+
+
+def believed_steps(
+    claimed: float, steps_done: float, limit_left_s: float, fastest: float
+) -> tuple[int, str]:
+    """Return the total steps to plan with, and why these are not what is claimed ("" if they are).
+
+    `limit_left_s`: what is left of the time limit, inf without one; `fastest`: the steps/s on the
+    job's fastest type, 0 if unknown.
+    """
+    total, why = claimed, ""
+    if steps_done >= claimed:
+        total = 2.0 * steps_done
+        why = f"it outlives the {claimed:g} steps claimed: planned as if half done"
+    if fastest > 0 and total > (most := steps_done + limit_left_s * fastest):
+        total = most
+        why = f"{claimed:g} steps do not fit its time limit: planned with {most:g}"
+    return max(1, math.ceil(min(total, _MOST_STEPS))), why
+
+
+def bounded_throughputs(
+    given: Throughputs, known: Throughputs, measured: Throughputs = Throughputs()
+) -> tuple[Throughputs, tuple[str, ...]]:
+    """Return given throughputs near the known ones, measured ones in their place; and what changed.
+
+    What is not known is not clipped. 0, which says that the job does not run there, stays.
+    """
+    rows: dict[tuple[str, int], GangThroughput] = {}
+    reasons = []
+    own = dict(measured.rows)
+    for (gpu_type, size), row in given.rows:
+        together, spread = (
+            _near(row.when(is_spread=spans), known.on(gpu_type, size, is_spread=spans))
+            for spans in (False, True)
+        )
+        if together != row.together:
+            reasons.append(
+                f"{row.together:g} steps/s given on {gpu_type} are far from what is known: "
+                f"planned with {together:g}"
+            )
+        rows[gpu_type, size] = GangThroughput(together, spread if size > 1 else row.spread)
+        if (gpu_type, size) in own:
+            seen = own[gpu_type, size]
+            rows[gpu_type, size] = GangThroughput(seen.together or together, seen.spread or spread)
+    return Throughputs.of(rows), tuple(reasons)
+
+
+def _near(given: float, known: float) -> float:
+    if given <= 0 or known <= 0:
+        return given
+    return min(max(given, known / MOST_OFF), known * MOST_OFF)
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """How far a user's jobs have outlived their claims: the mean logarithm of steps over claim."""
+
+    log_off: float = 0.0
+    jobs: int = 0
+    at_s: float = 0.0
+
+    def after(self, claimed: float, trained: float, now_s: float) -> Credit:
+        """Return the credit after a job has ended, or outlived its claim so far."""
+        off = math.log(max(1.0, trained) / max(1.0, claimed))
+        most = math.log(MOST_CORRECTED)
+        weight = max(_LEAST_WEIGHT, 1.0 / (self.jobs + 1))
+        before = self.log_off * self._kept(now_s)
+        return Credit(before + weight * (min(max(off, -most), most) - before), self.jobs + 1, now_s)
+
+    def factor(self, now_s: float) -> float:
+        """Return what a claim is multiplied by, 1 or more.
+
+        Never less: who claims too much for small jobs would buy a rank for a large one.
+        """
+        found = math.exp(self.log_off * self._kept(now_s))
+        return found if found > _AS_GOOD_AS_TRUE else 1.0
+
+    def _kept(self, now_s: float) -> float:
+        return float(0.5 ** (max(0.0, now_s - self.at_s) / _HALF_LIFE_S))

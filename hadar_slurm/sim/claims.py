@@ -1,0 +1,114 @@
+"""A simulated cluster whose policies see what users claim of their jobs, not what is true."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hadar_slurm.core.claims import Credit, believed_steps, bounded_throughputs
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.job import Job, JobSpec, Progress
+from hadar_slurm.core.snapshot import Snapshot
+from hadar_slurm.core.throughput import GangThroughput, Throughputs
+from hadar_slurm.core.throughput_model import Place
+from hadar_slurm.engine.actions import Action, Outcome
+from hadar_slurm.engine.backend import Wake
+from hadar_slurm.sim.backend import SimBackend
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a job's user says of it."""
+
+    total_steps: int
+    throughputs: Throughputs
+    can_checkpoint: bool = True
+    # The time limit, in seconds; Slurm does not end the job here.
+    limit_s: float = math.inf
+
+
+@dataclass
+class ClaimsBackend:
+    """The simulated `world`, observed as the jobs' users describe them.
+
+    Jobs without a claim are seen as they are. With `is_bounded` claims are bounded as by hadard
+    (`core.claims`): what is known of a workload is what its jobs truly do, as if from a table.
+    Otherwise they are believed, and a job has at most the steps claimed.
+    """
+
+    world: SimBackend
+    claims: Mapping[JobId, Claim]
+    is_bounded: bool = True
+    _measured: dict[JobId, dict[Place, float]] = field(default_factory=dict)
+    _credits: defaultdict[str, Credit] = field(default_factory=lambda: defaultdict(Credit))
+    _specs: dict[tuple[JobId, int, int], JobSpec] = field(default_factory=dict)
+
+    def observe(self) -> Snapshot:
+        """Return the snapshot with what is claimed."""
+        snapshot = self.world.observe()
+        if self.is_bounded:
+            for spec, gang, steps_per_s in self.world.measured():
+                if spec.job_id in self.claims and (place := Place.of(gang)):
+                    self._measured.setdefault(spec.job_id, {})[place] = steps_per_s
+            for end in snapshot.ended:
+                if claim := self.claims.get(end.job_id):
+                    spec = self.world.sim_jobs[end.job_id].spec
+                    credit = self._credits[spec.user]
+                    trained = spec.total_steps
+                    self._credits[spec.user] = credit.after(claim.total_steps, trained, end.end_s)
+        return snapshot.with_progress(self._as_claimed)
+
+    def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
+        """Apply the actions to the simulated cluster."""
+        return self.world.apply(actions)
+
+    def wait(self, until_s: float) -> Wake:
+        """Advance the simulated cluster."""
+        return self.world.wait(until_s)
+
+    def _as_claimed(self, job: Job) -> Job:
+        claim = self.claims.get(job.job_id)
+        if claim is None:
+            return job
+        progress, steps, seen = job.progress, claim.total_steps, Throughputs()
+        if self.is_bounded:
+            seen = _rows(self._measured.get(job.job_id, {}))
+            steps = self._steps(job, claim, seen)
+        elif progress.steps_done > steps:
+            progress = Progress(float(steps), progress.restarts, progress.service_by_type)
+        return replace(job, spec=self._spec(job.spec, claim, steps, seen), progress=progress)
+
+    def _steps(self, job: Job, claim: Claim, seen: Throughputs) -> int:
+        spec = job.spec
+        fastest = self._spec(spec, claim, claim.total_steps, seen).throughputs.best(
+            self.world.cluster.gpus_by_type, spec.num_gpus
+        )
+        claimed = claim.total_steps * self._credits[spec.user].factor(self.world.now_s)
+        # A requeued job has its whole limit again.
+        return believed_steps(claimed, job.progress.steps_done, claim.limit_s, fastest)[0]
+
+    def _spec(self, spec: JobSpec, claim: Claim, steps: int, seen: Throughputs) -> JobSpec:
+        """Return the spec as claimed; the same object while nothing has changed."""
+        key = (spec.job_id, steps, hash(seen))
+        if key not in self._specs:
+            throughputs = claim.throughputs
+            if self.is_bounded:
+                throughputs, _ = bounded_throughputs(throughputs, spec.throughputs, seen)
+            self._specs[key] = replace(
+                spec,
+                total_steps=steps,
+                throughputs=throughputs,
+                can_checkpoint=claim.can_checkpoint,
+            )
+        return self._specs[key]
+
+
+def _rows(measured: Mapping[Place, float]) -> Throughputs:
+    rows: dict[tuple[str, int], GangThroughput] = {}
+    for place, steps_per_s in measured.items():
+        together, spread = rows.get((place.gpu_type, place.num_gpus), GangThroughput(0.0))
+        seen = (together, steps_per_s) if place.is_spread else (steps_per_s, spread)
+        rows[place.gpu_type, place.num_gpus] = GangThroughput(*seen)
+    return Throughputs.of(rows)
