@@ -83,15 +83,15 @@ def _near(given: float, known: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """How far a user's jobs have outlived their claims: the mean logarithm of steps over claim."""
+    """How far a user's jobs have outlived their claims: the mean logarithm of time over claim."""
 
     log_off: float = 0.0
     jobs: int = 0
     at_s: float = 0.0
 
-    def after(self, claimed: float, trained: float, now_s: float) -> Credit:
-        """Return the credit after a job has ended, or outlived its claim so far."""
-        off = math.log(max(1.0, trained) / max(1.0, claimed))
+    def after(self, claimed_s: float, lasted_s: float, now_s: float) -> Credit:
+        """Return the credit after a job: its time alone as claimed, and as it was found to be."""
+        off = math.log(max(1e-9, lasted_s) / max(1e-9, claimed_s))
         most = math.log(MOST_CORRECTED)
         weight = max(_LEAST_WEIGHT, 1.0 / (self.jobs + 1))
         before = self.log_off * self._kept(now_s)

@@ -10,6 +10,16 @@ of a size within a node or across nodes, comes from, in this order:
 
 A throughput that the user gives bypasses this model.
 
+**What others report** is not trusted. Each user has one vote: the median over that user's own
+workloads. Of the votes the median counts, each within a factor of the prior: `MOST_OFF` for a
+ratio, `Prior.most_off` for a speed. So, whatever one user reports, and however often,
+
+* no estimate that rests on others leaves that range around the prior;
+* where two or more others have reported, it stays between the least and the greatest of their votes
+  and what it was shrunk towards.
+
+The uncertainty grows as votes disagree.
+
 The order, and that the first measurement replaces the prior estimate, are those of HadarE's
 throughput estimator as far as they are known (arXiv 2503.10918; reconstructed). There each further
 one counts half; here their weight decreases, so that noise does not migrate jobs. Ratios of similar
@@ -24,7 +34,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import permutations
-from statistics import median_low
+from statistics import median
 from typing import NamedTuple
 
 from hadar_slurm.core.gang import Gang
@@ -35,6 +45,13 @@ from hadar_slurm.core.throughput import GangThroughput, Throughputs
 EXPECTED_S = 3600.0
 # The weight of a prior ratio, in measurements.
 _PRIOR_WEIGHT = 1.0
+# What others report of a ratio counts up to this factor from the prior's.
+MOST_OFF = 4.0
+# What others report of a speed counts up to this factor from a prior that is a guess, as any is of
+# a workload that the throughput table lacks.
+GUESSED_OFF = 100.0
+# The standard deviation of normal votes, per median absolute deviation.
+_PER_DEVIATION = 1.4826
 # A measurement this near to the estimate does not change it: otherwise noise would make equal jobs
 # differ and migrate them every round.
 _NEAR = 0.05
@@ -144,38 +161,53 @@ class ThroughputModel:
     def estimate(self, workload: Workload, place: Place, prior: Prior) -> Estimate:
         """Return the estimated throughput of a workload in a place."""
         own = self.measured.get(workload)
-        known = _beliefs(own) if own else self._of_others(workload)
+        known, spread = (_beliefs(own), 0.0) if own else self._of_others(workload, prior)
         if place in known:
             origin = Origin.MEASURED if own else Origin.SIMILAR
-            return Estimate(known[place], origin, UNCERTAINTIES[origin])
+            return Estimate(known[place], origin, math.hypot(UNCERTAINTIES[origin], spread))
         here = prior.on(place)
         nearest = _nearest((other for other in known if known[other] > 0), place)
         if here <= 0 or not nearest:
             return Estimate(here, Origin.PUBLISHED, UNCERTAINTIES[Origin.PUBLISHED])
         if self._ratios is None:
             self._ratios = _Ratios(self.measured)
+        ratios = [self._ratios.of(workload.family, other, place, prior) for other in nearest]
         logs = [
-            math.log(known[other]) + self._ratios.log_of(workload.family, other, place, prior)
-            for other in nearest
+            math.log(known[other]) + ratio.log
+            for other, ratio in zip(nearest, ratios, strict=True)
         ]
         steps_per_s = math.exp(sum(logs) / len(logs))
-        return Estimate(steps_per_s, Origin.SIMILAR, UNCERTAINTIES[Origin.SIMILAR])
+        spread = math.hypot(spread, max(ratio.spread for ratio in ratios))
+        uncertainty = math.hypot(UNCERTAINTIES[Origin.SIMILAR], spread)
+        return Estimate(steps_per_s, Origin.SIMILAR, uncertainty)
 
-    def _of_others(self, workload: Workload) -> dict[Place, float]:
-        """Return the median of what other users have measured under the same name."""
-        found: defaultdict[Place, list[float]] = defaultdict(list)
+    def _of_others(self, workload: Workload, prior: Prior) -> tuple[dict[Place, float], float]:
+        """Return what other users have measured under the same name, and how far they disagree."""
+        logs: defaultdict[Place, _Votes] = defaultdict(_Votes)
         for other, places in self.measured.items():
             if other.name.lower() == workload.name.lower():
                 for place, speed in _beliefs(places).items():
-                    found[place].append(speed)
-        return {place: median_low(speeds) for place, speeds in found.items()}
+                    if speed > 0:
+                        logs[place].add(other.user, math.log(speed))
+        found, spread = {}, 0.0
+        for place, votes in logs.items():
+            here = prior.on(place)
+            around = (math.log(here), math.log(prior.most_off)) if here > 0 else (0.0, math.inf)
+            opinion = votes.opinion(*around)
+            found[place] = math.exp(opinion.log)
+            spread = max(spread, opinion.spread)
+        return found, spread
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What is believed of a workload's speeds before any is measured: `throughputs` in steps/s."""
+    """What is believed of a workload's speeds before any is measured: `throughputs` in steps/s.
+
+    Other users' measurements count up to a factor `most_off` from them.
+    """
 
     throughputs: Throughputs
+    most_off: float = GUESSED_OFF
 
     def on(self, place: Place) -> float:
         """Return the steps/s in a place; 0 where that is unknown or the workload does not fit."""
@@ -193,27 +225,56 @@ class Prior:
         return math.log(target.num_gpus / source.num_gpus)
 
 
+class _Opinion(NamedTuple):
+    """The logarithm of a ratio or a speed, and how far users disagree, as a standard deviation."""
+
+    log: float
+    spread: float = 0.0
+
+
+@dataclass(slots=True)
+class _Votes:
+    """What each user has measured, as logarithms."""
+
+    by_user: dict[str, list[float]] = field(default_factory=dict)
+    count: int = 0
+
+    def add(self, user: str, value: float) -> None:
+        """Add what a workload of a user does."""
+        self.by_user.setdefault(user, []).append(value)
+        self.count += 1
+
+    def opinion(self, around: float, within: float) -> _Opinion:
+        """Return the median over the users of their medians, each at most `within` off `around`."""
+        least, most = around - within, around + within
+        votes = [min(max(median(values), least), most) for values in self.by_user.values()]
+        middle = median(votes)
+        return _Opinion(middle, _PER_DEVIATION * median(abs(vote - middle) for vote in votes))
+
+
 class _Ratios:
-    """The mean log ratios between places: over all workloads, and over those of a family."""
+    """The log ratios between places, by user: over all workloads, and over those of a family."""
 
     def __init__(self, measured: Mapping[Workload, Mapping[Place, Measured]]) -> None:
-        # The sum and the number of log ratios by family ("": all workloads), source and target.
-        self._sums = defaultdict[tuple[str, Place, Place], list[float]](lambda: [0.0, 0.0])
+        # By family ("": all workloads), source and target.
+        self._votes = defaultdict[tuple[str, Place, Place], _Votes](_Votes)
         for workload, places in measured.items():
             logs = [(p, math.log(m.steps_per_s)) for p, m in places.items() if m.steps_per_s > 0]
             for (source, before), (target, after) in permutations(logs, 2):
                 for group in ("", workload.family):
-                    found = self._sums[group, source, target]
-                    found[0] += after - before
-                    found[1] += 1.0
+                    self._votes[group, source, target].add(workload.user, after - before)
 
-    def log_of(self, family: str, source: Place, target: Place, prior: Prior) -> float:
+    def of(self, family: str, source: Place, target: Place, prior: Prior) -> _Opinion:
         """Return a family's log ratio, shrunk towards that of all and then the prior's."""
-        believed = prior.log_ratio(source, target)
+        priors = believed = prior.log_ratio(source, target)
+        spread = 0.0
         for group in ("", family):
-            total, count = self._sums.get((group, source, target), (0.0, 0.0))
-            believed = (total + _PRIOR_WEIGHT * believed) / (count + _PRIOR_WEIGHT)
-        return believed
+            if votes := self._votes.get((group, source, target)):
+                told = votes.opinion(priors, math.log(MOST_OFF))
+                count = votes.count
+                believed = (count * told.log + _PRIOR_WEIGHT * believed) / (count + _PRIOR_WEIGHT)
+                spread = told.spread
+        return _Opinion(believed, spread)
 
 
 def _beliefs(places: Mapping[Place, Measured]) -> dict[Place, float]:

@@ -205,7 +205,8 @@ class Estimator:
             for name in names
             if name not in rows.gpu_types
         }
-        return model.Prior(Throughputs.of({**dict(rows.rows), **others}))
+        found = Throughputs.of({**dict(rows.rows), **others})
+        return model.Prior(found, most_off=model.MOST_OFF)
 
 
 def shipped_gpu_types() -> dict[str, GpuFacts]:

@@ -20,6 +20,10 @@ class SolverLimits:
     gap: float = 1e-3
 
 
+# How strictly users share under `hadar`, unless the operator says otherwise.
+DEFAULT_USER_SHARES = 0.2
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyOptions:
     """Settings of a policy; each policy reads those that apply to it."""
@@ -28,6 +32,8 @@ class PolicyOptions:
     utility: str = "throughput"
     # Limits of each program that the policy solves.
     limits: SolverLimits = field(default_factory=SolverLimits)
+    # How strictly users share under hadar: 0 not at all, 1 by shares alone.
+    user_shares: float = DEFAULT_USER_SHARES
 
 
 class Policy(Protocol):

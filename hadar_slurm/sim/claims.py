@@ -53,11 +53,8 @@ class ClaimsBackend:
                 if spec.job_id in self.claims and (place := Place.of(gang)):
                     self._measured.setdefault(spec.job_id, {})[place] = steps_per_s
             for end in snapshot.ended:
-                if claim := self.claims.get(end.job_id):
-                    spec = self.world.sim_jobs[end.job_id].spec
-                    credit = self._credits[spec.user]
-                    trained = spec.total_steps
-                    self._credits[spec.user] = credit.after(claim.total_steps, trained, end.end_s)
+                if end.job_id in self.claims:
+                    self._learn(self.world.sim_jobs[end.job_id].spec, end.end_s)
         return snapshot.with_progress(self._as_claimed)
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
@@ -79,6 +76,19 @@ class ClaimsBackend:
         elif progress.steps_done > steps:
             progress = Progress(float(steps), progress.restarts, progress.service_by_type)
         return replace(job, spec=self._spec(job.spec, claim, steps, seen), progress=progress)
+
+    def _learn(self, spec: JobSpec, now_s: float) -> None:
+        """Compare the claim of a job that has ended with what it did, on the types that it had."""
+        claim, size = self.claims[spec.job_id], spec.num_gpus
+        given, _ = bounded_throughputs(claim.throughputs, spec.throughputs)
+        for place, steps_per_s in self._measured.get(spec.job_id, {}).items():
+            claimed = given.on(place.gpu_type, size, is_spread=place.is_spread)
+            if claimed > 0:
+                as_claimed_s = claim.total_steps / claimed
+                lasted_s = spec.total_steps / steps_per_s
+                self._credits[spec.user] = self._credits[spec.user].after(
+                    as_claimed_s, lasted_s, now_s
+                )
 
     def _steps(self, job: Job, claim: Claim, seen: Throughputs) -> int:
         spec = job.spec

@@ -38,7 +38,7 @@ _MODELS_EACH = 2
 _LIMIT_OVER_SLOWEST = 2.0
 HONEST = "honest"
 # A flood: tasks of one GPU, their true seconds on the fastest type, and those claimed.
-_FLOOD_TASKS, _FLOOD_S, _FLOOD_CLAIMED_S = 60, 900.0, 1.0
+_FLOOD_TASKS, _FLOOD_S, _FLOOD_CLAIMED_S = 60, 300.0, 1.0
 
 
 def population(seed: int, table: ThroughputTable, *, jobs_each: int = JOBS_EACH) -> list[JobSpec]:
@@ -114,6 +114,7 @@ def _speeds_times(v100: float, other: float) -> Callable[[JobSpec], Claim]:
 # hardly anything is changed.
 LIES: Mapping[str, Callable[[JobSpec], Claim]] = {
     "slightly": _steps_times(0.99),
+    "half": _steps_times(0.5),
     "down": _steps_times(0.01),
     "up": _steps_times(1000.0),
     "fast": _speeds_times(1e6, 1e6),

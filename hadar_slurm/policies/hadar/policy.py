@@ -31,9 +31,12 @@ which its work costs least. The paper's own form is `hadar-paper`. Here:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import count
+from operator import mul
+from statistics import fmean
 from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId, TypeIndex
@@ -49,11 +52,17 @@ from hadar_slurm.policies.hadar.kinds import Kind, Kinds
 from hadar_slurm.policies.hadar.knapsack import Item, refit
 from hadar_slurm.policies.hadar.look_ahead import Choice, View, choose, is_due
 from hadar_slurm.policies.hadar.makespan_lp import Demand, Horizon, find_horizon
+from hadar_slurm.policies.hadar.shares import IMMOVABLE, Asked, Leads, budget_of, dealt
 from hadar_slurm.policies.hadar.short_waits import take_back_slow_starts
 from hadar_slurm.policies.hadar.type_sharing import share_types, worths
 from hadar_slurm.policies.hadar.ways import BY_WORK, NOWHERE, OVERDUE, Typing, Way
 from hadar_slurm.policies.hadar_paper.policy import HadarPaper
-from hadar_slurm.policies.policy import PolicyOptions, SolverLimits, open_gpus
+from hadar_slurm.policies.policy import (
+    DEFAULT_USER_SHARES,
+    PolicyOptions,
+    SolverLimits,
+    open_gpus,
+)
 
 # The program is solved again after this time if jobs came or went, and after this share of the
 # horizon even if none did, since plan and progress drift apart.
@@ -80,6 +89,7 @@ class Memory:
     horizon: Horizon | None = None
     choice: Choice | None = None
     history: History | None = None
+    leads: Leads | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +97,8 @@ class Hadar:
     """The policy."""
 
     limits: SolverLimits = field(default_factory=SolverLimits)
+    # How strictly users share, 0 (not at all) to 1 (shares.py).
+    user_shares: float = DEFAULT_USER_SHARES
     name: str = "hadar"
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
@@ -101,9 +113,11 @@ class Hadar:
         history = known.after(able, now_s) if known else History.begin(able, now_s)
         choice, num_ways = self._choice(kinds, able, horizon, memory.choice, history)
         way = choice.way if choice else Way()
-        queue = sorted(
-            map(_Ranking(kinds, horizon, way, dict(way.decided)).entry, count(), allocator.jobs)
-        )
+        shares = _Shares.of(kinds, able, self.user_shares, memory.leads)
+        ranking = _Ranking(kinds, horizon, way, dict(way.decided), IMMOVABLE if shares else 1.0)
+        queue = sorted(map(ranking.entry, count(), allocator.jobs))
+        if shares:
+            queue = shares.dealt(queue)
         immovable = {job.job_id for job in allocator.jobs if non_preemptible(allocator, job)}
         selection = _TypeSelection(kinds, queue, immovable, way)
         refits = selection.run()
@@ -124,7 +138,7 @@ class Hadar:
             for gpu_type, price in zip(allocator.gpu_types, horizon.prices, strict=True):
                 figures[f"price.{gpu_type}"] = price
         figures["ways"] = float(num_ways)
-        memory = Memory(horizon, choice, history)
+        memory = Memory(horizon, choice, history, shares.after() if shares else None)
         plan = allocator.plan(figures=figures, memory=memory, patient=immovable | late)
         return replace(plan, next_round_s=_next_round_s(allocator, queue))
 
@@ -242,6 +256,8 @@ class _Ranking:
     horizon: Horizon | None
     way: Way
     decided: Mapping[JobId, TypeIndex]
+    # The factor on what is left of a job that has a user and cannot move.
+    immovable: float = 1.0
 
     def entry(self, tie_break: int, job: Job) -> _Entry:
         """Return a job's entry: overdue, critical or promoted, or by remaining work."""
@@ -274,7 +290,10 @@ class _Ranking:
         is_promoted = job.job_id in way.promoted
         if decided in kind.by_speed:
             is_promoted, types = True, (decided,)
-        rank, key = way.rank(left_s, way.weight(job), stays_s, is_promoted=is_promoted)
+        weight = way.weight(job)
+        if spec.user and not spec.can_checkpoint:
+            weight *= self.immovable
+        rank, key = way.rank(left_s, weight, stays_s, is_promoted=is_promoted)
         return _Entry(rank, key, tie_break, job, self._own_first(job, kind, types), left_s)
 
     def _own_first(
@@ -318,6 +337,69 @@ def _next_round_s(allocator: Allocator, queue: Sequence[_Entry]) -> float | None
 def _waited_s(job: Job, now_s: float) -> float:
     """Return how long a job has had no GPUs, in total."""
     return now_s - job.spec.submitted_s - job.progress.service_gpu_s / job.spec.num_gpus
+
+
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """The shares of the users with jobs (shares.py)."""
+
+    kinds: Kinds
+    leads: Leads
+    budget: float
+    # By type, what a GPU is worth beside one of the fastest: the users' mean relative speed.
+    worth: tuple[float, ...]
+
+    @classmethod
+    def of(
+        cls, kinds: Kinds, jobs: Sequence[Job], strictness: float, known: Leads | None
+    ) -> _Shares | None:
+        """Return the shares now; None where there are none, or no two users."""
+        by_user = defaultdict[str, list[Job]](list)
+        for job in jobs:
+            if job.spec.user:
+                by_user[job.spec.user].append(job)
+        if strictness <= 0 or not (known or len(by_user) > 1):
+            return None
+        allocator, num_users = kinds.allocator, max(1, len(by_user))
+        speeds = [
+            [fmean(column) for column in zip(*(kinds.of(job).speeds for job in own), strict=True)]
+            for own in by_user.values()
+        ]
+        worth = tuple(map(fmean, zip(*speeds, strict=True))) or (1.0,) * len(allocator.gpu_types)
+        gpus = open_gpus(allocator.snapshot, allocator.gpu_types)
+        share = sum(map(mul, gpus, worth)) / num_users
+        leads = (known or Leads(allocator.snapshot.now_s)).after(
+            by_user, allocator.snapshot.now_s, share
+        )
+        return cls(kinds, leads, budget_of(strictness, share), worth)
+
+    def dealt(self, queue: Sequence[_Entry]) -> list[_Entry]:
+        """Return the queue in the order in which it is served; overdue jobs stay first."""
+        allocator, leads = self.kinds.allocator, dict(self.leads.gpu_s)
+        for job_id in allocator.placed:
+            job = allocator.snapshot.by_id[job_id]
+            if job.spec.user and not job.spec.can_checkpoint:
+                leads[job.spec.user] = leads.get(job.spec.user, 0.0) + self._asked(job).gpu_s
+        asked = [
+            Asked("", 0.0) if entry.rank == OVERDUE else self._asked(entry.job) for entry in queue
+        ]
+        return [queue[position] for position in dealt(asked, leads, self.budget)]
+
+    def _asked(self, job: Job) -> Asked:
+        spec, best = job.spec, self.kinds.of(job).best
+        lasts_s = self.kinds.allocator.round.length_s
+        if not spec.can_checkpoint and best:
+            lasts_s = max(lasts_s, job.steps_left / best)
+        return Asked(spec.user, spec.num_gpus * lasts_s)
+
+    def after(self) -> Leads:
+        """Return the leads, with what the users hold once all jobs are placed."""
+        allocator, held = self.kinds.allocator, defaultdict[str, float](float)
+        worth = dict(zip(allocator.gpu_types, self.worth, strict=True))
+        for job_id, allocation in allocator.placed.items():
+            if user := allocator.snapshot.by_id[job_id].spec.user:
+                held[user] += sum(count * worth[slot.gpu_type] for slot, count in allocation.slots)
+        return self.leads.holding(held)
 
 
 class _TypeSelection:
@@ -425,4 +507,4 @@ class _TypeSelection:
 
 def make(options: PolicyOptions) -> Hadar:
     """Return the policy (entry point)."""
-    return Hadar(limits=options.limits)
+    return Hadar(limits=options.limits, user_shares=options.user_shares)

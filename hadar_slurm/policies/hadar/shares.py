@@ -4,31 +4,34 @@ Which of a user's jobs goes first is Hadar's. Between users its order holds as w
 who are ahead of their share by more than a budget.
 
 A user's *lead* is what the user has had above an equal share among the users with jobs, in
-GPU-seconds. A user without jobs saves no share up, and works a lead off as fast as a share grows.
-Jobs are dealt in Hadar's order as long as their user's lead, with what is dealt, is within the
-budget. The rest come after, the user with the least lead first. A job that cannot move is dealt all
-the time that it will hold its GPUs, any other a round. So a claim moves its user's jobs only within
-the budget, and ten thousand tasks have the budget of one.
+GPU-seconds of the fastest type. A user without jobs saves no share up, and works a lead off as fast
+as a share grows. Jobs are dealt in Hadar's order as long as their user's lead, with what is dealt,
+is within the budget. The rest come after, the user with the least lead first. A job that cannot
+move is dealt all the time for which it will hold its GPUs, any other a round. So a claim moves its
+user's jobs only within the budget, and ten thousand tasks have the budget of one.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 # The budget at a strictness of one half: this long a share.
 _HALF_S = 3600.0
-# A lead is at most this many budgets, or this long a share: later needs are then not held against
-# the use of GPUs that nobody else wanted.
+# A lead, either way, is at most this long a share: use of GPUs that nobody else wanted is soon
+# forgotten, and who asked for little for long does not take all GPUs afterwards.
 _MOST_S = 4 * 3600.0
+# A job that cannot move is ranked as if this many times its work were left: it keeps its GPUs when
+# a shorter one comes, and one that can move gives them up.
+IMMOVABLE = 2.0
 
 
 class Asked(NamedTuple):
-    """A job in Hadar's order: its user, and the GPU-seconds for which it would be committed."""
+    """A job in Hadar's order: its user ("" for none), and the GPU-seconds that it would take."""
 
     user: str
     gpu_s: float
@@ -36,56 +39,54 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Leads:
-    """The users' leads at a time, and the GPUs that each has held since."""
+    """The users' leads at a time, in GPU-seconds, and the GPUs that each has held since."""
 
     at_s: float = 0.0
     gpu_s: Mapping[str, float] = field(default_factory=dict)
     held: Mapping[str, float] = field(default_factory=dict)
 
-    def after(self, present: Iterable[str], now_s: float, share_s: float) -> Leads:
-        """Return the leads now; `present` have jobs, `share_s` are the GPUs of one share."""
-        users = set(present)
-        past_s = max(0.0, now_s - self.at_s)
-        fair = sum(self.held.values()) / max(1, len(users | {u for u, n in self.held.items() if n}))
+    def after(self, present: Collection[str], now_s: float, share: float) -> Leads:
+        """Return the leads now; `present` are the users with jobs, `share` the GPUs of each."""
+        past_s, most = max(0.0, now_s - self.at_s), _MOST_S * share
+        shared_by = {*present, *(user for user, gpus in self.held.items() if gpus)}
+        fair = sum(self.held.values()) / max(1, len(shared_by))
         found = {}
-        for user in users | self.gpu_s.keys() | self.held.keys():
+        for user in sorted({*present, *self.gpu_s, *self.held}):
             lead = self.gpu_s.get(user, 0.0) + (self.held.get(user, 0.0) - fair) * past_s
-            most = _MOST_S * share_s
-            lead = min(lead, most) if user in users else max(0.0, min(lead, most))
-            lead = max(lead, -most)
-            if lead or user in users:
-                found[user] = lead
-        return Leads(now_s, found, {})
+            least = -most if user in present else 0.0
+            found[user] = min(max(lead, least), most)
+        return Leads(now_s, {user: lead for user, lead in found.items() if lead})
+
+    def holding(self, held: Mapping[str, float]) -> Leads:
+        """Return these leads with the GPUs that users hold from now on."""
+        return Leads(self.at_s, self.gpu_s, held)
 
 
 def dealt(asked: Sequence[Asked], leads: Mapping[str, float], budget: float) -> list[int]:
-    """Return the positions of jobs in the order in which they are served."""
-    taken = defaultdict[str, float](float)
-    first: list[int] = []
-    later = defaultdict[str, list[int]](list)
+    """Return the positions of the jobs in the order in which they are to be served."""
+    lead = defaultdict[str, float](float, leads)
+    within: list[int] = []
+    beyond = defaultdict[str, list[int]](list)
     for position, (user, gpu_s) in enumerate(asked):
-        if not user or (user not in later and leads.get(user, 0.0) + taken[user] <= budget):
-            taken[user] += gpu_s
-            first.append(position)
+        if not user or (user not in beyond and lead[user] <= budget):
+            lead[user] += gpu_s if user else 0.0
+            within.append(position)
         else:
-            later[user].append(position)
-    heap = [(leads.get(u, 0.0) + taken[u], at[0], u) for u, at in later.items()]
+            beyond[user].append(position)
+    heap = [(lead[user], positions[0], user, 0) for user, positions in beyond.items()]
     heapify(heap)
     while heap:
-        lead, position, user = heappop(heap)
-        first.append(position)
-        left = later[user]
-        del left[0]
-        if left:
-            heappush(heap, (lead + asked[position].gpu_s, left[0], user))
-    return first
+        ahead, position, user, at = heappop(heap)
+        within.append(position)
+        if at + 1 < len(beyond[user]):
+            entry = (ahead + asked[position].gpu_s, beyond[user][at + 1], user, at + 1)
+            heappush(heap, entry)
+    return within
 
 
 def budget_of(strictness: float, share: float) -> float:
-    """Return the budget in GPU-seconds; `share` are the GPUs of one share.
+    """Return the budget in GPU-seconds, where `share` are the GPUs of one share.
 
-    Infinite at a strictness of 0, where Hadar's order holds; 0 at 1.
+    Infinite at a strictness of 0, where Hadar's order holds; 0 at 1, where leads alone decide.
     """
-    if strictness <= 0:
-        return math.inf
-    return (1.0 - strictness) / strictness * _HALF_S * share
+    return math.inf if strictness <= 0 else (1.0 - strictness) / strictness * _HALF_S * share

@@ -61,7 +61,7 @@ def test_what_is_measured_takes_the_place_of_the_table(estimator: Estimator) -> 
     # The measurement is half the table's figure, so the other types are estimated at half, too.
     assert throughputs.on("k80", 1) == pytest.approx(0.5)
     assert origins(estimator, job)["v100"] is Origin.MEASURED
-    assert estimator.throughputs(job, "ben", KINDS).on("v100", 1) == 5.0
+    assert estimator.throughputs(job, "ben", KINDS).on("v100", 1) == pytest.approx(5.0)
     assert estimator.estimates(job, "ben", KINDS)["v100"].origin is Origin.SIMILAR
 
 
