@@ -7,8 +7,8 @@ Whatever is claimed,
   it has. So it loses rank the longer it outlives its claim;
 * a given throughput is within a factor `MOST_OFF` of what is known of the workload on the type;
   one measured in a place replaces what is given for it;
-* the steps claimed by a user whose former jobs outlived their claims are multiplied by as much
-  (`Credit`).
+* a user whose former jobs outlived their claims is believed less (`Credit`): steps claimed are
+  multiplied by as much, and after wrong throughputs what is known counts alone.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _LEAST_WEIGHT = 0.2
 _HALF_LIFE_S = 30 * 86400.0
 # More steps than this are never planned with.
 _MOST_STEPS = 10**18
+_NONE = Throughputs()
 
 
 def believed_steps(
@@ -49,7 +50,11 @@ def believed_steps(
 
 
 def bounded_throughputs(
-    given: Throughputs, known: Throughputs, measured: Throughputs = Throughputs()
+    given: Throughputs,
+    known: Throughputs,
+    measured: Throughputs = _NONE,
+    *,
+    most_off: float = MOST_OFF,
 ) -> tuple[Throughputs, tuple[str, ...]]:
     """Return given throughputs near the known ones, measured ones in their place; and what changed.
 
@@ -60,7 +65,7 @@ def bounded_throughputs(
     own = dict(measured.rows)
     for (gpu_type, size), row in given.rows:
         together, spread = (
-            _near(row.when(is_spread=spans), known.on(gpu_type, size, is_spread=spans))
+            _near(row.when(is_spread=spans), known.on(gpu_type, size, is_spread=spans), most_off)
             for spans in (False, True)
         )
         if together != row.together:
@@ -75,27 +80,39 @@ def bounded_throughputs(
     return Throughputs.of(rows), tuple(reasons)
 
 
-def _near(given: float, known: float) -> float:
+def _near(given: float, known: float, most_off: float) -> float:
     if given <= 0 or known <= 0:
         return given
-    return min(max(given, known / MOST_OFF), known * MOST_OFF)
+    return min(max(given, known / most_off), known * most_off)
 
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """How far a user's jobs have outlived their claims: the mean logarithm of time over claim."""
+    """How far a user's claims were off, as means of logarithms over the jobs that have ended."""
 
+    # Of the time that jobs took over the time claimed.
     log_off: float = 0.0
+    # Of given throughputs and measured ones, the larger over the smaller.
+    speeds_off: float = 0.0
     jobs: int = 0
     at_s: float = 0.0
 
-    def after(self, claimed_s: float, lasted_s: float, now_s: float) -> Credit:
-        """Return the credit after a job: its time alone as claimed, and as it was found to be."""
-        off = math.log(max(1e-9, lasted_s) / max(1e-9, claimed_s))
-        most = math.log(MOST_CORRECTED)
-        weight = max(_LEAST_WEIGHT, 1.0 / (self.jobs + 1))
-        before = self.log_off * self._kept(now_s)
-        return Credit(before + weight * (min(max(off, -most), most) - before), self.jobs + 1, now_s)
+    def after(
+        self, claimed_s: float, lasted_s: float, now_s: float, *, speeds_off: float = 1.0
+    ) -> Credit:
+        """Return the credit after a job: its time alone as claimed, and as it was found to be.
+
+        `speeds_off`: the largest factor, either way, by which a given throughput was off.
+        """
+        off = _log(lasted_s / max(claimed_s, 1e-300))
+        weight, kept = max(_LEAST_WEIGHT, 1.0 / (self.jobs + 1)), self._kept(now_s)
+        times, speeds = self.log_off * kept, self.speeds_off * kept
+        return Credit(
+            times + weight * (off - times),
+            speeds + weight * (_log(speeds_off) - speeds),
+            self.jobs + 1,
+            now_s,
+        )
 
     def factor(self, now_s: float) -> float:
         """Return what a claim is multiplied by, 1 or more.
@@ -105,5 +122,15 @@ class Credit:
         found = math.exp(self.log_off * self._kept(now_s))
         return found if found > _AS_GOOD_AS_TRUE else 1.0
 
+    def most_off(self, now_s: float) -> float:
+        """Return by which factor given throughputs may differ from what is known; 1: not at all."""
+        found = math.exp(self.speeds_off * self._kept(now_s))
+        return 1.0 if found > _AS_GOOD_AS_TRUE else MOST_OFF
+
     def _kept(self, now_s: float) -> float:
         return float(0.5 ** (max(0.0, now_s - self.at_s) / _HALF_LIFE_S))
+
+
+def _log(factor: float) -> float:
+    most = math.log(MOST_CORRECTED)
+    return min(max(math.log(max(factor, 1e-300)), -most), most)

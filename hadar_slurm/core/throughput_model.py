@@ -173,8 +173,7 @@ class ThroughputModel:
             self._ratios = _Ratios(self.measured)
         ratios = [self._ratios.of(workload.family, other, place, prior) for other in nearest]
         logs = [
-            math.log(known[other]) + ratio.log
-            for other, ratio in zip(nearest, ratios, strict=True)
+            math.log(known[other]) + ratio.log for other, ratio in zip(nearest, ratios, strict=True)
         ]
         steps_per_s = math.exp(sum(logs) / len(logs))
         spread = math.hypot(spread, max(ratio.spread for ratio in ratios))

@@ -10,7 +10,12 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from hadar_slurm.errors import PolicyError
-from hadar_slurm.policies.policy import Policy, PolicyOptions, SolverLimits
+from hadar_slurm.policies.policy import (
+    DEFAULT_USER_SHARES,
+    Policy,
+    PolicyOptions,
+    SolverLimits,
+)
 
 GROUP = "hadar_slurm.policies"
 DEFAULT_POLICY = "hadar"
@@ -21,9 +26,13 @@ POLICY_NAMES = tuple(
 
 
 def make_policy(
-    name: str, *, utility: str = "throughput", limits: SolverLimits | None = None
+    name: str,
+    *,
+    utility: str = "throughput",
+    limits: SolverLimits | None = None,
+    user_shares: float = DEFAULT_USER_SHARES,
 ) -> Policy:
-    """Return the policy called `name`; `utility` is for hadar-paper alone.
+    """Return the policy called `name`; `utility` is for hadar-paper, `user_shares` for hadar.
 
     Raises PolicyError if no package registers it, or if it cannot be loaded or made.
     """
@@ -33,6 +42,6 @@ def make_policy(
     (entry, *_) = entries
     try:
         make: Callable[[PolicyOptions], Policy] = entry.load()
-        return make(PolicyOptions(utility, limits or SolverLimits()))
+        return make(PolicyOptions(utility, limits or SolverLimits(), user_shares))
     except Exception as error:  # a site's own code
         raise PolicyError(f"policy {name}: {entry.value} cannot be loaded: {error}") from error

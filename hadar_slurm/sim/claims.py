@@ -43,7 +43,7 @@ class ClaimsBackend:
     is_bounded: bool = True
     _measured: dict[JobId, dict[Place, float]] = field(default_factory=dict)
     _credits: defaultdict[str, Credit] = field(default_factory=lambda: defaultdict(Credit))
-    _specs: dict[tuple[JobId, int, int], JobSpec] = field(default_factory=dict)
+    _specs: dict[object, JobSpec] = field(default_factory=dict)
 
     def observe(self) -> Snapshot:
         """Return the snapshot with what is claimed."""
@@ -79,16 +79,21 @@ class ClaimsBackend:
 
     def _learn(self, spec: JobSpec, now_s: float) -> None:
         """Compare the claim of a job that has ended with what it did, on the types that it had."""
-        claim, size = self.claims[spec.job_id], spec.num_gpus
-        given, _ = bounded_throughputs(claim.throughputs, spec.throughputs)
+        claim, credit = self.claims[spec.job_id], self._credits[spec.user]
+        bounded, _ = bounded_throughputs(claim.throughputs, spec.throughputs)
+        offs, speeds_off = [], 1.0
         for place, steps_per_s in self._measured.get(spec.job_id, {}).items():
-            claimed = given.on(place.gpu_type, size, is_spread=place.is_spread)
-            if claimed > 0:
-                as_claimed_s = claim.total_steps / claimed
-                lasted_s = spec.total_steps / steps_per_s
-                self._credits[spec.user] = self._credits[spec.user].after(
-                    as_claimed_s, lasted_s, now_s
-                )
+            given, used = (
+                rows.on(place.gpu_type, spec.num_gpus, is_spread=place.is_spread)
+                for rows in (claim.throughputs, bounded)
+            )
+            if given > 0:
+                offs.append(used / steps_per_s)
+                speeds_off = max(speeds_off, given / steps_per_s, steps_per_s / given)
+        if offs:
+            self._credits[spec.user] = credit.after(
+                claim.total_steps, spec.total_steps * max(offs), now_s, speeds_off=speeds_off
+            )
 
     def _steps(self, job: Job, claim: Claim, seen: Throughputs) -> int:
         spec = job.spec
@@ -101,11 +106,14 @@ class ClaimsBackend:
 
     def _spec(self, spec: JobSpec, claim: Claim, steps: int, seen: Throughputs) -> JobSpec:
         """Return the spec as claimed; the same object while nothing has changed."""
-        key = (spec.job_id, steps, hash(seen))
+        most_off = self._credits[spec.user].most_off(self.world.now_s)
+        key = (spec.job_id, steps, seen, most_off)
         if key not in self._specs:
             throughputs = claim.throughputs
             if self.is_bounded:
-                throughputs, _ = bounded_throughputs(throughputs, spec.throughputs, seen)
+                throughputs, _ = bounded_throughputs(
+                    throughputs, spec.throughputs, seen, most_off=most_off
+                )
             self._specs[key] = replace(
                 spec,
                 total_steps=steps,

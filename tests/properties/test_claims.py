@@ -1,4 +1,4 @@
-"""What users claim and report moves what is planned for others by no more than the stated bounds."""
+"""What users claim and report moves plans by no more than the stated bounds."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ def measure(speeds: ThroughputModel, user: str, reports: list[tuple[float, float
 
 @given(st.lists(st.tuples(ANY, ANY), min_size=1, max_size=8))
 def test_reports_of_others_stay_near_the_prior(reports: list[tuple[float, float]]) -> None:
-    """Whatever one other user reports, ratios stay within `MOST_OFF` of the prior's, and speeds within
-    the prior's own range."""
+    """Whatever another user reports, ratios and speeds stay within the prior's ranges."""
     speeds = ThroughputModel()
     measure(speeds, "mallory", reports)
     assert 1 / 5 / ROUNDING <= speeds.estimate(MINE, K80, PRIOR).steps_per_s <= 5 * ROUNDING
@@ -57,7 +56,7 @@ def test_reports_of_others_stay_near_the_prior(reports: list[tuple[float, float]
 def test_one_user_stays_within_the_votes_of_two_others(
     votes: list[tuple[float, float]], reports: list[tuple[float, float]]
 ) -> None:
-    """Where two others have reported, a liar's reports leave a ratio between their votes and the prior's."""
+    """Where two others have reported, a liar leaves a ratio between their votes and the prior."""
     speeds = ThroughputModel()
     for number, vote in enumerate(votes):
         measure(speeds, f"honest{number}", [vote])
@@ -127,7 +126,7 @@ def test_what_is_not_known_or_does_not_fit_is_left_as_given() -> None:
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=20))
 def test_credit_makes_no_claim_smaller(offs: list[float]) -> None:
-    """No history of claims lowers a user's claims, or raises them by more than the worst was off."""
+    """No history lowers a user's claims, or raises them by more than the worst was off."""
     credit = Credit()
     for off in offs:
         credit = credit.after(1.0, off, 0.0)
@@ -135,7 +134,7 @@ def test_credit_makes_no_claim_smaller(offs: list[float]) -> None:
 
 
 def test_credit_is_won_back() -> None:
-    """After twenty true claims, or a year, a liar is believed again; what is nearly true was always."""
+    """After twenty true claims, or a year, a liar is believed; what is nearly true always is."""
     liar = Credit().after(1.0, 100.0, 0.0)
     assert liar.factor(0.0) == pytest.approx(100.0)
     assert liar.factor(365 * 86400.0) == 1.0

@@ -36,6 +36,7 @@ from hadar_slurm.lab.study import occupancy
 from hadar_slurm.lab.study.bounds import Bounds, bounds, forking_bound_s
 from hadar_slurm.lab.study.experiment import ORACLE, ExperimentSettings, Result, run_experiment
 from hadar_slurm.lab.study.provenance import code_digest, machine, versions
+from hadar_slurm.policies.policy import Policy
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.sim.claims import Claim
 
@@ -89,14 +90,17 @@ class Cell:
     cluster_name: str
     policy: str
     settings: ExperimentSettings = field(default_factory=ExperimentSettings)
+    # How strictly users share under hadar; None: as by default.
+    user_shares: float | None = None
 
     @cached_property
     def key(self) -> str:
         """Return a digest of all inputs of the run."""
         specs = _specs_digest(self.workload.specs), self.workload.claims
-        code = [run_experiment.__module__, type(make_policy(self.policy)).__module__]
+        code = [run_experiment.__module__, type(self.make_policy()).__module__]
         programs = sorted(versions().items()), code_digest(code)
-        parts = [VERSION, specs, self.cluster, self.policy, self.settings, *programs]
+        policy = self.policy, self.user_shares
+        parts = [VERSION, specs, self.cluster, policy, self.settings, *programs]
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
     @property
@@ -117,9 +121,17 @@ class Cell:
 
     @property
     def policy_name(self) -> str:
-        """Return the policy, with its knowledge of throughputs unless that is complete."""
-        speeds = self.settings.speeds
-        return self.policy if speeds == ORACLE else f"{self.policy} ({speeds})"
+        """Return the policy, with its knowledge of throughputs and its shares where not usual."""
+        speeds, shares = self.settings.speeds, self.user_shares
+        notes = [] if speeds == ORACLE else [speeds]
+        notes += [] if shares is None else [f"user_shares {shares:g}"]
+        return f"{self.policy} ({', '.join(notes)})" if notes else self.policy
+
+    def make_policy(self) -> Policy:
+        """Return the policy."""
+        if self.user_shares is None:
+            return make_policy(self.policy)
+        return make_policy(self.policy, user_shares=self.user_shares)
 
     @property
     def is_forked(self) -> bool:
@@ -188,7 +200,7 @@ def run_cell(cell: Cell, *, on_progress: Callable[[int], None] | None = None) ->
         result = run_experiment(
             specs,
             cell.cluster,
-            make_policy(cell.policy),
+            cell.make_policy(),
             cell.settings,
             claims=dict(cell.workload.claims),
             on_progress=on_progress,

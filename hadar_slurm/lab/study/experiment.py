@@ -139,8 +139,9 @@ def run_experiment(
 ) -> Result:
     """Simulate `specs` on `cluster` and return the figures.
 
-    Policies see `claims` in place of the jobs' own specs, where there are any. After each round `on_progress` gets the number of ended jobs, and `on_round` the round. Raises
-    HadarError when a round fails or the accounts do not balance at the end.
+    Policies see `claims` in place of the jobs' own specs, where there are any. After each round
+    `on_progress` gets the number of ended jobs, and `on_round` the round. Raises HadarError when a
+    round fails or the accounts do not balance at the end.
     """
     settings = settings or ExperimentSettings()
     is_gavels = settings.rules == "gavel"

@@ -1,4 +1,4 @@
-"""Experiments by name: the papers', with their claims, and `generality`.
+"""Experiments by name: the papers', with their claims, `generality` and `liars`.
 
 Only titles and abstracts of the papers were available, and only their figures are quoted: arXiv
 2503.10918 (Hadar and HadarE) and IPDPS 2024, doi 10.1109/ipdps57955.2024.00066 (Hadar). Workloads,
@@ -18,7 +18,7 @@ from random import Random
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable
-from hadar_slurm.lab.study import generality
+from hadar_slurm.lab.study import generality, liars
 from hadar_slurm.lab.study.compare import Cell, ClusterWorkload, StudyWorkload, scale_to_load
 from hadar_slurm.lab.study.experiment import ExperimentSettings
 from hadar_slurm.lab.study.summary import HOUR_S, Group, Note, Series, load_series
@@ -316,6 +316,10 @@ def _generality_cells(choices: Choices, table: ThroughputTable) -> list[Cell]:
     return generality.cells([*ours, *choices.workloads], choices.policies)
 
 
+def _liars_cells(choices: Choices, table: ThroughputTable) -> list[Cell]:
+    return liars.cells(table, seeds=choices.seeds, policies=choices.policies)
+
+
 _SCENARIOS = (
     Scenario(
         name="hadar480",
@@ -335,6 +339,15 @@ _SCENARIOS = (
         num_plotted=0,
         takes_lists=True,
         tree=generality.tree,
+    ),
+    Scenario(
+        name="liars",
+        title="Liars: what false claims gain, and what honest users lose by them",
+        cells=_liars_cells,
+        notes=liars.notes,
+        series=lambda _: [],
+        num_plotted=0,
+        tree=liars.tree,
     ),
 )
 SCENARIOS: Mapping[str, Scenario] = {scenario.name: scenario for scenario in _SCENARIOS}

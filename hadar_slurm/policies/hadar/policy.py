@@ -52,7 +52,14 @@ from hadar_slurm.policies.hadar.kinds import Kind, Kinds
 from hadar_slurm.policies.hadar.knapsack import Item, refit
 from hadar_slurm.policies.hadar.look_ahead import Choice, View, choose, is_due
 from hadar_slurm.policies.hadar.makespan_lp import Demand, Horizon, find_horizon
-from hadar_slurm.policies.hadar.shares import IMMOVABLE, Asked, Leads, budget_of, dealt
+from hadar_slurm.policies.hadar.shares import (
+    IMMOVABLE,
+    Asked,
+    Leads,
+    budget_of,
+    dealt,
+    share_of,
+)
 from hadar_slurm.policies.hadar.short_waits import take_back_slow_starts
 from hadar_slurm.policies.hadar.type_sharing import share_types, worths
 from hadar_slurm.policies.hadar.ways import BY_WORK, NOWHERE, OVERDUE, Typing, Way
@@ -368,9 +375,8 @@ class _Shares:
         worth = tuple(map(fmean, zip(*speeds, strict=True))) or (1.0,) * len(allocator.gpu_types)
         gpus = open_gpus(allocator.snapshot, allocator.gpu_types)
         share = sum(map(mul, gpus, worth)) / num_users
-        leads = (known or Leads(allocator.snapshot.now_s)).after(
-            by_user, allocator.snapshot.now_s, share
-        )
+        now_s, weights = allocator.snapshot.now_s, {u: share_of(own) for u, own in by_user.items()}
+        leads = (known or Leads(now_s)).after(weights, now_s, share)
         return cls(kinds, leads, budget_of(strictness, share), worth)
 
     def dealt(self, queue: Sequence[_Entry]) -> list[_Entry]:

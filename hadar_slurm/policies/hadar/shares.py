@@ -3,22 +3,26 @@
 Which of a user's jobs goes first is Hadar's. Between users its order holds as well, but for users
 who are ahead of their share by more than a budget.
 
-A user's *lead* is what the user has had above an equal share among the users with jobs, in
-GPU-seconds of the fastest type. A user without jobs saves no share up, and works a lead off as fast
-as a share grows. Jobs are dealt in Hadar's order as long as their user's lead, with what is dealt,
-is within the budget. The rest come after, the user with the least lead first. A job that cannot
-move is dealt all the time for which it will hold its GPUs, any other a round. So a claim moves its
-user's jobs only within the budget, and ten thousand tasks have the budget of one.
+A user's *lead* is what the user has had above a share among the users with jobs, in GPU-seconds of
+the fastest type. Shares are equal, or go by Slurm's fair-share factors where it has them. A user
+without jobs saves no share up, and works a lead off as fast as a share grows. Jobs are dealt in
+Hadar's order as long as their user's lead, with what is dealt, is within the budget. The rest come
+after, the user with the least lead first. A job that cannot move is dealt all the time for which it
+will hold its GPUs, any other a round. So a claim moves its user's jobs only within the budget, and
+ten thousand tasks have the budget of one.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
+
+from hadar_slurm.core.job import Job
+from hadar_slurm.policies.hadar.ways import fair_weight
 
 # The budget at a strictness of one half: this long a share.
 _HALF_S = 3600.0
@@ -27,7 +31,7 @@ _HALF_S = 3600.0
 _MOST_S = 4 * 3600.0
 # A job that cannot move is ranked as if this many times its work were left: it keeps its GPUs when
 # a shorter one comes, and one that can move gives them up.
-IMMOVABLE = 2.0
+IMMOVABLE = 3.0
 
 
 class Asked(NamedTuple):
@@ -45,14 +49,20 @@ class Leads:
     gpu_s: Mapping[str, float] = field(default_factory=dict)
     held: Mapping[str, float] = field(default_factory=dict)
 
-    def after(self, present: Collection[str], now_s: float, share: float) -> Leads:
-        """Return the leads now; `present` are the users with jobs, `share` the GPUs of each."""
+    def after(self, weights: Mapping[str, float], now_s: float, share: float) -> Leads:
+        """Return the leads now.
+
+        `weights`: those of the users with jobs; `share`: the GPUs of a mean share.
+        """
         past_s, most = max(0.0, now_s - self.at_s), _MOST_S * share
-        shared_by = {*present, *(user for user, gpus in self.held.items() if gpus)}
-        fair = sum(self.held.values()) / max(1, len(shared_by))
+        # Users whose last jobs have ended had shares until now.
+        weights = dict.fromkeys(self.held, 1.0) | dict(weights)
+        fair = sum(self.held.values()) / max(1e-9, sum(weights.values()))
+        present = weights.keys()
         found = {}
-        for user in sorted({*present, *self.gpu_s, *self.held}):
-            lead = self.gpu_s.get(user, 0.0) + (self.held.get(user, 0.0) - fair) * past_s
+        for user in sorted({*present, *self.gpu_s}):
+            owed = fair * weights.get(user, 1.0)
+            lead = self.gpu_s.get(user, 0.0) + (self.held.get(user, 0.0) - owed) * past_s
             least = -most if user in present else 0.0
             found[user] = min(max(lead, least), most)
         return Leads(now_s, {user: lead for user, lead in found.items() if lead})
@@ -82,6 +92,12 @@ def dealt(asked: Sequence[Asked], leads: Mapping[str, float], budget: float) -> 
             entry = (ahead + asked[position].gpu_s, beyond[user][at + 1], user, at + 1)
             heappush(heap, entry)
     return within
+
+
+def share_of(jobs: Sequence[Job]) -> float:
+    """Return the weight of a user's share: that of the user's best association, 1 if unknown."""
+    known = [fair_weight(job.fair_share) for job in jobs if job.fair_share is not None]
+    return max(known, default=1.0)
 
 
 def budget_of(strictness: float, share: float) -> float:

@@ -39,6 +39,14 @@ class Typing(StrEnum):
     PRICED = "priced"
 
 
+def fair_weight(fair_share: float) -> float:
+    """Return the weight of a user by Slurm's fair-share factor, a twentieth at least.
+
+    A factor of 0.5 means usage equal to the share, and has the weight 1.
+    """
+    return max(0.05, 2.0 * fair_share)
+
+
 @dataclass(frozen=True, slots=True)
 class Way:
     """A rule for the order and the types of all jobs."""
@@ -70,8 +78,7 @@ class Way:
         """Return the factor on a job's time left, by its gang and its user's fair share."""
         weight = float(job.spec.num_gpus**self.exponent)
         if job.fair_share is not None:
-            # A factor of 0.5 means usage equal to the share; the weight is a twentieth at least.
-            weight /= max(0.05, 2.0 * job.fair_share)
+            weight /= fair_weight(job.fair_share)
         return weight
 
     def rank(
