@@ -49,9 +49,6 @@ class ClaimsBackend:
         """Return the snapshot with what is claimed."""
         snapshot = self.world.observe()
         if self.is_bounded:
-            for spec, gang, steps_per_s in self.world.measured():
-                if spec.job_id in self.claims and (place := Place.of(gang)):
-                    self._measured.setdefault(spec.job_id, {})[place] = steps_per_s
             for end in snapshot.ended:
                 if end.job_id in self.claims:
                     self._learn(self.world.sim_jobs[end.job_id].spec, end.end_s)
@@ -62,7 +59,12 @@ class ClaimsBackend:
         return self.world.apply(actions)
 
     def wait(self, until_s: float) -> Wake:
-        """Advance the simulated cluster."""
+        """Advance the simulated cluster; what trains meanwhile is measured."""
+        jobs = self.world.sim_jobs
+        for job_id in self.claims if self.is_bounded else ():
+            for copy in jobs[job_id].copies.values():
+                if place := Place.of(copy.gang):
+                    self._measured.setdefault(job_id, {})[place] = copy.throughput
         return self.world.wait(until_s)
 
     def _as_claimed(self, job: Job) -> Job:
