@@ -26,6 +26,8 @@ MOST_CORRECTED, _AS_GOOD_AS_TRUE = 1e4, 1.25
 _LEAST_WEIGHT = 0.2
 # After this time what is known of a user's claims counts half.
 _HALF_LIFE_S = 30 * 86400.0
+# A job that has done this many times the steps claimed outlives its claim; others may be saving.
+_OUTLIVED = 1.01
 # More steps than this are never planned with.
 _MOST_STEPS = 10**18
 _NONE = Throughputs()
@@ -39,8 +41,8 @@ def believed_steps(
     `limit_left_s`: what is left of the time limit, inf without one; `fastest`: the steps/s on the
     job's fastest type, 0 if unknown.
     """
-    total, why = claimed, ""
-    if steps_done >= claimed:
+    total, why = max(claimed, steps_done), ""
+    if steps_done > _OUTLIVED * claimed:
         total = 2.0 * steps_done
         why = f"it outlives the {claimed:g} steps claimed: planned as if half done"
     if fastest > 0 and total > (most := steps_done + limit_left_s * fastest):

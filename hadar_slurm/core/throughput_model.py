@@ -290,6 +290,16 @@ def _nearest(known: Iterable[Place], place: Place) -> list[Place]:
     return by_distance[min(by_distance)] if by_distance else []
 
 
+def rows_of(measured: Mapping[Place, float]) -> Throughputs:
+    """Return steps/s by place as throughputs; 0 within a node where only others are known."""
+    rows: dict[tuple[str, int], GangThroughput] = {}
+    for place, steps_per_s in measured.items():
+        together, spread = rows.get((place.gpu_type, place.num_gpus), GangThroughput(0.0))
+        seen = (together, steps_per_s) if place.is_spread else (steps_per_s, spread)
+        rows[place.gpu_type, place.num_gpus] = GangThroughput(*seen)
+    return Throughputs.of(rows)
+
+
 def estimated_throughputs(
     speeds: ThroughputModel,
     workload: Workload,

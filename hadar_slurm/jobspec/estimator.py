@@ -1,7 +1,7 @@
 """Estimates a job's throughput on each GPU type. Standard library only.
 
-A throughput given by the user is used unchanged, except that the copies of a forked job replace it
-by what they measure (`slurm/observe/array_jobs.py`). Otherwise `core.throughput_model` starts from
+A throughput given by the user counts until the job is measured, and within a factor of the
+throughput table's (`core/claims.py`). Otherwise `core.throughput_model` starts from
 the throughput table, and for GPU types that the table lacks from their published speeds;
 measurements of this workload and of similar ones on this cluster replace both.
 
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from hadar_slurm.core import throughput_model as model
+from hadar_slurm.core.claims import bounded_throughputs
 from hadar_slurm.core.cluster import GpuType, Node
 from hadar_slurm.core.gpu_types import (
     NO_TYPES,
@@ -124,6 +125,10 @@ class Estimator:
         """Return the estimates within a node, with their uncertainty, by GPU type in lower case."""
         return self._of(description, user, gpu_types)[1]
 
+    def doubts(self, description: Description, user: str) -> tuple[str, ...]:
+        """Return which of the user's own throughputs are not used as given, and why."""
+        return self._bounded(description, user)[1]
+
     def total_steps(self, description: Description, throughputs: Throughputs) -> int:
         """Return a job's total steps; if unknown, those of its time limit.
 
@@ -157,18 +162,42 @@ class Estimator:
             here = (*here, time_on)
         workload, gpus = workload_of(description, user), description.gpus
         given = description.throughputs
-        key: tuple[object, ...] = (gpus, description.needs, without, *given.items())
+        key: tuple[object, ...] = (workload, gpus, description.needs, without, *given.items())
         if not given:
-            steps, limit_s = description.steps, description.limit_s
-            key = (workload, gpus, description.needs, without, here, steps, limit_s)
+            key = (*key, here, description.steps, description.limit_s)
         if key not in self._known:
             if given:
-                found = _as_given(description)
+                found = self._as_given(description, user)
             else:
                 prior = self._prior(description, here)
                 found = model.estimated_throughputs(self.speeds, workload, gpus, here, prior)
             self._known[key] = self._suitable(description, found, without)
         return self._known[key]
+
+    def _as_given(self, description: Description, user: str) -> Known:
+        """Return the user's own figures, bounded, with those measured in their place."""
+        throughputs, _ = self._bounded(description, user)
+        seen = _within_nodes(self._measured(description, user))
+        estimates = {}
+        for name in throughputs.gpu_types:
+            origin = Origin.MEASURED if name in seen else Origin.GIVEN
+            value = throughputs.on(name, description.gpus)
+            estimates[name] = Estimate(value, origin, model.UNCERTAINTIES[origin])
+        return throughputs, estimates
+
+    def _bounded(self, description: Description, user: str) -> tuple[Throughputs, tuple[str, ...]]:
+        size = description.gpus
+        given = Throughputs.of(
+            {(k, size): GangThroughput(float(v)) for k, v in description.throughputs.items()}
+        )
+        known = self.table.throughputs(description.workload) or Throughputs()
+        return bounded_throughputs(given, known, self._measured(description, user))
+
+    def _measured(self, description: Description, user: str) -> Throughputs:
+        """Return what the user's jobs of the same workload and gang have done, by type."""
+        found = self.speeds.measured.get(workload_of(description, user), {})
+        places = {p: m.steps_per_s for p, m in found.items() if p.num_gpus == description.gpus}
+        return model.rows_of(places if description.workload else {})
 
     def _suitable(self, description: Description, found: Known, without: frozenset[str]) -> Known:
         """Return the estimates without those of types that the job may not have."""
@@ -245,9 +274,5 @@ def words(bar: Bar) -> str:
     return bar.words(f"{datetime.fromtimestamp(bar.failed_s).astimezone():%Y-%m-%d %H:%M}")
 
 
-def _as_given(description: Description) -> Known:
-    given = {name.lower(): float(value) for name, value in description.throughputs.items()}
-    gangs = {(name, description.gpus): GangThroughput(value) for name, value in given.items()}
-    uncertainty = model.UNCERTAINTIES[Origin.GIVEN]
-    estimates = {name: Estimate(value, Origin.GIVEN, uncertainty) for name, value in given.items()}
-    return Throughputs.of(gangs), estimates
+def _within_nodes(measured: Throughputs) -> set[str]:
+    return {gpu_type for (gpu_type, _), row in measured.rows if row.together > 0}

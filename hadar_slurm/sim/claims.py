@@ -11,8 +11,8 @@ from hadar_slurm.core.claims import Credit, believed_steps, bounded_throughputs
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job, JobSpec, Progress
 from hadar_slurm.core.snapshot import Snapshot
-from hadar_slurm.core.throughput import GangThroughput, Throughputs
-from hadar_slurm.core.throughput_model import Place
+from hadar_slurm.core.throughput import Throughputs
+from hadar_slurm.core.throughput_model import Place, rows_of
 from hadar_slurm.engine.actions import Action, Outcome
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.sim.backend import SimBackend
@@ -73,7 +73,7 @@ class ClaimsBackend:
             return job
         progress, steps, seen = job.progress, claim.total_steps, Throughputs()
         if self.is_bounded:
-            seen = _rows(self._measured.get(job.job_id, {}))
+            seen = rows_of(self._measured.get(job.job_id, {}))
             steps = self._steps(job, claim, seen)
         elif progress.steps_done > steps:
             progress = Progress(float(steps), progress.restarts, progress.service_by_type)
@@ -123,12 +123,3 @@ class ClaimsBackend:
                 can_checkpoint=claim.can_checkpoint,
             )
         return self._specs[key]
-
-
-def _rows(measured: Mapping[Place, float]) -> Throughputs:
-    rows: dict[tuple[str, int], GangThroughput] = {}
-    for place, steps_per_s in measured.items():
-        together, spread = rows.get((place.gpu_type, place.num_gpus), GangThroughput(0.0))
-        seen = (together, steps_per_s) if place.is_spread else (steps_per_s, spread)
-        rows[place.gpu_type, place.num_gpus] = GangThroughput(*seen)
-    return Throughputs.of(rows)

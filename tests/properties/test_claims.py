@@ -95,7 +95,7 @@ def test_a_job_that_outlives_its_claim_loses_rank(
     claimed: float, done: float, later: float
 ) -> None:
     """From the end of its claim on, what is left of a job grows with what it has done."""
-    done, later = sorted((claimed + done, claimed + later))
+    done, later = sorted((1.02 * claimed + done, 1.02 * claimed + later))
     first, why = believed_steps(claimed, done, math.inf, 1.0)
     second, _ = believed_steps(claimed, later, math.inf, 1.0)
     assert "outlives" in why

@@ -124,6 +124,7 @@ def test_a_wrong_value_is_told_with_its_line(text: str, line: int, key: str, val
 NUMBERS = {
     "round_seconds": (0.1, 86400),
     "poll_seconds": (0.05, 3600),
+    "user_shares": (0, 1),
     "restart_cost_seconds": (0, 86400),
     "grace_seconds": (0.1, 86400),
     "pin_timeout_seconds": (1, 86400),

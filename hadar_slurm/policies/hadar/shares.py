@@ -31,7 +31,7 @@ _HALF_S = 3600.0
 _MOST_S = 4 * 3600.0
 # A job that cannot move is ranked as if this many times its work were left: it keeps its GPUs when
 # a shorter one comes, and one that can move gives them up.
-IMMOVABLE = 3.0
+IMMOVABLE = 2.0
 
 
 class Asked(NamedTuple):
