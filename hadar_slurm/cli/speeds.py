@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from hadar_slurm.cli.completing import ConfigOption, JsonOption
 from hadar_slurm.config import Config, read_config
+from hadar_slurm.core.claims import Credits
 from hadar_slurm.core.gpu_types import facts_of, with_own
 from hadar_slurm.core.throughput_model import ThroughputModel
 from hadar_slurm.core.type_failures import TypeRecords, Work
@@ -33,20 +35,21 @@ def show(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Show measured speeds, and the GPU types that workloads do not get after failures there.
+    """Show measured speeds, types that workloads do not get, and how far users are believed.
 
     The types are judged as for a job that could have all of them. Needs the rights of hadard's
     account: users' job names are private.
     """
     chosen = read_config(config, needs_policy=False)
-    speeds, records = read_profile(chosen.state_dir / FILE_NAME)
+    speeds, records, credits = read_profile(chosen.state_dir / FILE_NAME)
     measured = list(_speeds(speeds, user))
     barred = list(_barred(speeds, records, user, chosen))
+    claims = list(_claims(credits, user, time.time()))
     if as_json:
-        typer.echo(json.dumps({"speeds": measured, "barred": barred}))
+        typer.echo(json.dumps({"speeds": measured, "barred": barred, "claims": claims}))
         return
     console = Console(highlight=False, soft_wrap=True)
-    if not measured and not barred:
+    if not measured and not barred and not claims:
         console.print(f"nothing is known of {user or 'any workload'}", markup=False)
     if measured:
         table = table_of("user", "workload", "GPU type", "#GPUs", "", "#steps/s", "#reports")
@@ -61,6 +64,10 @@ def show(
         gpus = "1 GPU" if row["gpus"] == 1 else f"{row['gpus']} GPUs"
         what = f"{row['workload']} of {row['user']} on {gpus}"
         console.print(f"{what}, not on {row['gpu_type']}: {row['why']}", markup=False)
+    for row in claims:
+        text = f"steps claimed count {row['steps_times']:.2g} times"
+        text += "" if row["throughputs_count"] else ", throughputs given do not count"
+        console.print(f"{row['user']}, by {row['jobs']} jobs: {text}", markup=False)
 
 
 @app.command()
@@ -105,6 +112,18 @@ def _speeds(speeds: ThroughputModel, user: str) -> Iterator[Mapping[str, Any]]:
                     "steps_per_s": measured.steps_per_s,
                     "reports": measured.count,
                 }
+
+
+def _claims(credits: Credits, user: str, now_s: float) -> Iterator[Mapping[str, Any]]:
+    """Yield how far each user is believed."""
+    for name, credit in sorted(credits.by_user.items()):
+        if user in ("", name):
+            yield {
+                "user": name,
+                "jobs": credit.jobs,
+                "steps_times": credit.factor(now_s),
+                "throughputs_count": credit.most_off > 1,
+            }
 
 
 def _barred(

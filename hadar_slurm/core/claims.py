@@ -14,7 +14,7 @@ Whatever is claimed,
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 
@@ -124,13 +124,35 @@ class Credit:
         found = math.exp(self.log_off * self._kept(now_s))
         return found if found > _AS_GOOD_AS_TRUE else 1.0
 
-    def most_off(self, now_s: float) -> float:
+    @property
+    def most_off(self) -> float:
         """Return by which factor given throughputs may differ from what is known; 1: not at all."""
-        found = math.exp(self.speeds_off * self._kept(now_s))
-        return 1.0 if found > _AS_GOOD_AS_TRUE else MOST_OFF
+        return 1.0 if math.exp(self.speeds_off) > _AS_GOOD_AS_TRUE else MOST_OFF
 
     def _kept(self, now_s: float) -> float:
         return float(0.5 ** (max(0.0, now_s - self.at_s) / _HALF_LIFE_S))
+
+
+@dataclass
+class Credits:
+    """The credit of every user of whom anything is known; `news` are not yet saved."""
+
+    by_user: dict[str, Credit] = field(default_factory=dict)
+    news: set[str] = field(default_factory=set)
+
+    def of(self, user: str) -> Credit:
+        """Return a user's credit."""
+        return self.by_user.get(user, _NEW)
+
+    def learn(
+        self, user: str, claimed_s: float, lasted_s: float, now_s: float, *, speeds_off: float = 1.0
+    ) -> None:
+        """Count a job that has ended (`Credit.after`)."""
+        self.by_user[user] = self.of(user).after(claimed_s, lasted_s, now_s, speeds_off=speeds_off)
+        self.news.add(user)
+
+
+_NEW = Credit()
 
 
 def _log(factor: float) -> float:

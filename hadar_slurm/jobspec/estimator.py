@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from hadar_slurm.core import throughput_model as model
-from hadar_slurm.core.claims import bounded_throughputs
+from hadar_slurm.core.claims import Credits, bounded_throughputs
 from hadar_slurm.core.cluster import GpuType, Node
 from hadar_slurm.core.gpu_types import (
     NO_TYPES,
@@ -47,13 +47,15 @@ Known = tuple[Throughputs, Mapping[str, Estimate]]
 class Estimator:
     """Estimates throughputs from a description.
 
-    `speeds` has the measurements so far, `records` the failures.
+    `speeds` has the measurements so far, `records` the failures, `credits` how far users' claims
+    were off.
     """
 
     table: ThroughputTable
     known_types: KnownTypes
     speeds: ThroughputModel = field(default_factory=ThroughputModel)
     records: TypeRecords = field(default_factory=TypeRecords)
+    credits: Credits = field(default_factory=Credits)
     _known: dict[object, Known] = field(default_factory=dict)
     _version: int = 0
 
@@ -64,10 +66,17 @@ class Estimator:
         speeds: ThroughputModel | None = None,
         own_types: OwnTypes = NO_TYPES,
         records: TypeRecords | None = None,
+        credits: Credits | None = None,
     ) -> Estimator:
         """Return an estimator with the GPU types that the package knows, a site's own over them."""
         known = with_own(shipped_gpu_types(), own_types)
-        return cls(table, known, speeds or ThroughputModel(), records or TypeRecords())
+        return cls(
+            table,
+            known,
+            speeds or ThroughputModel(),
+            records or TypeRecords(),
+            credits or Credits(),
+        )
 
     def why_not(self, description: Description, gpu_type: str) -> str:
         """Return why a job may not have GPUs of a type; "" if it may.
@@ -162,7 +171,9 @@ class Estimator:
             here = (*here, time_on)
         workload, gpus = workload_of(description, user), description.gpus
         given = description.throughputs
-        key: tuple[object, ...] = (workload, gpus, description.needs, without, *given.items())
+        most_off = self.credits.of(user).most_off
+        key: tuple[object, ...] = (workload, gpus, description.needs, without, most_off)
+        key = (*key, *given.items())
         if not given:
             key = (*key, here, description.steps, description.limit_s)
         if key not in self._known:
@@ -191,7 +202,9 @@ class Estimator:
             {(k, size): GangThroughput(float(v)) for k, v in description.throughputs.items()}
         )
         known = self.table.throughputs(description.workload) or Throughputs()
-        return bounded_throughputs(given, known, self._measured(description, user))
+        most_off = self.credits.of(user).most_off
+        measured = self._measured(description, user)
+        return bounded_throughputs(given, known, measured, most_off=most_off)
 
     def _measured(self, description: Description, user: str) -> Throughputs:
         """Return what the user's jobs of the same workload and gang have done, by type."""

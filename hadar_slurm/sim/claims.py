@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hadar_slurm.core.claims import Credit, believed_steps, bounded_throughputs
+from hadar_slurm.core.claims import Credits, believed_steps, bounded_throughputs
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job, JobSpec, Progress
 from hadar_slurm.core.snapshot import Snapshot
@@ -42,7 +41,7 @@ class ClaimsBackend:
     claims: Mapping[JobId, Claim]
     is_bounded: bool = True
     _measured: dict[JobId, dict[Place, float]] = field(default_factory=dict)
-    _credits: defaultdict[str, Credit] = field(default_factory=lambda: defaultdict(Credit))
+    _credits: Credits = field(default_factory=Credits)
     _specs: dict[object, JobSpec] = field(default_factory=dict)
 
     def observe(self) -> Snapshot:
@@ -81,7 +80,7 @@ class ClaimsBackend:
 
     def _learn(self, spec: JobSpec, now_s: float) -> None:
         """Compare the claim of a job that has ended with what it did, on the types that it had."""
-        claim, credit = self.claims[spec.job_id], self._credits[spec.user]
+        claim = self.claims[spec.job_id]
         bounded, _ = bounded_throughputs(claim.throughputs, spec.throughputs)
         offs, speeds_off = [], 1.0
         for place, steps_per_s in self._measured.get(spec.job_id, {}).items():
@@ -93,22 +92,21 @@ class ClaimsBackend:
                 offs.append(used / steps_per_s)
                 speeds_off = max(speeds_off, given / steps_per_s, steps_per_s / given)
         if offs:
-            self._credits[spec.user] = credit.after(
-                claim.total_steps, spec.total_steps * max(offs), now_s, speeds_off=speeds_off
-            )
+            lasted = spec.total_steps * max(offs)
+            self._credits.learn(spec.user, claim.total_steps, lasted, now_s, speeds_off=speeds_off)
 
     def _steps(self, job: Job, claim: Claim, seen: Throughputs) -> int:
         spec = job.spec
         fastest = self._spec(spec, claim, claim.total_steps, seen).throughputs.best(
             self.world.cluster.gpus_by_type, spec.num_gpus
         )
-        claimed = claim.total_steps * self._credits[spec.user].factor(self.world.now_s)
+        claimed = claim.total_steps * self._credits.of(spec.user).factor(self.world.now_s)
         # A requeued job has its whole limit again.
         return believed_steps(claimed, job.progress.steps_done, claim.limit_s, fastest)[0]
 
     def _spec(self, spec: JobSpec, claim: Claim, steps: int, seen: Throughputs) -> JobSpec:
         """Return the spec as claimed; the same object while nothing has changed."""
-        most_off = self._credits[spec.user].most_off(self.world.now_s)
+        most_off = self._credits.of(spec.user).most_off
         key = (spec.job_id, steps, seen, most_off)
         if key not in self._specs:
             throughputs = claim.throughputs

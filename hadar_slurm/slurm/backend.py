@@ -114,6 +114,7 @@ class SlurmBackend:
                 self.profile.speeds if self.profile else None,
                 self.settings.own_types,
                 self.profile.records if self.profile else None,
+                self.profile.credits if self.profile else None,
             ),
             self.settings,
             self.ledger,

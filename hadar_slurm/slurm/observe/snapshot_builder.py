@@ -43,6 +43,7 @@ from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.slurm.control.pins import Pins
 from hadar_slurm.slurm.control.sharing import is_outside, jobs_beside_held, must_steer
 from hadar_slurm.slurm.observe.array_jobs import Fork, Forks, Task, fastest, final_phase, parent_of
+from hadar_slurm.slurm.observe.claim_checks import ClaimChecks
 from hadar_slurm.slurm.observe.limits import Limits
 from hadar_slurm.slurm.observe.parameter_averages import Averages
 from hadar_slurm.slurm.observe.run_outcomes import (
@@ -127,6 +128,7 @@ class SnapshotBuilder:
     lost: set[JobId] = field(default_factory=set)
     limits: Limits = field(init=False)
     outcomes: RunOutcomes = field(init=False)
+    checks: ClaimChecks = field(init=False)
     _warned: set[JobId] = field(default_factory=set)
     _runnable: dict[object, bool] = field(default_factory=dict)
     _bars: dict[object, dict[str, Bar]] = field(default_factory=dict)
@@ -145,6 +147,7 @@ class SnapshotBuilder:
         throttles = Throttles(_RETRY_TIMEOUTS * self.settings.pin_timeout_s)
         self.limits = Limits(throttles, self.ledger)
         self.outcomes = RunOutcomes(self.estimator.records)
+        self.checks = ClaimChecks(self.estimator)
 
     def observe(self, state: SlurmState) -> Observation:
         """Return what there is to plan, and to correct."""
@@ -183,7 +186,9 @@ class SnapshotBuilder:
             else:
                 claim, cluster = self.ledger[row.key], self._state.cluster
                 self.outcomes.see_ended(row, description, claim, report, cluster)
+                self.checks.see_ended(row, description, self.outcomes.type_of(row))
         self.outcomes.keep(self._state.queue.keys())
+        self.checks.keep(self._state.queue.keys())
 
     def _way(self) -> Mode:
         """Return how waiting jobs are treated now."""
@@ -436,9 +441,14 @@ class SnapshotBuilder:
         bound = self._bound_types(row)
         if len(bound) > 1:
             return None
-        spec = self._spec(row, description)
+        claimed = self._spec(row, description)
+        owners_s = self.ledger[row.key].limit_of_owner(self._state.limits_s.get(row.key, 0.0))
+        spec, doubts = self.checks.believed(
+            row, description, claimed, gang, report, owners_s, self.now_s()
+        )
         progress = self._progress(row, description, report, spec, gang)
-        spec, late = self._in_time(row, description, spec, progress, gang)
+        in_time, late = self._in_time(row, description, claimed, progress, gang)
+        spec = replace(spec, throughputs=in_time.throughputs) if late else spec
         is_pending, claim = row.state == "PENDING", self.ledger[row.key]
         barred = self._barred(row, description)
         if is_pending:
@@ -479,7 +489,7 @@ class SnapshotBuilder:
             row.partition,
             (
                 *(f"not on {name}: {words(bar)}" for name, bar in barred.items()),
-                *(remark for remark in (pinned, why_not, late) if remark),
+                *(remark for remark in (pinned, why_not, late, *doubts) if remark),
             ),
             is_pinned,
         )
@@ -561,7 +571,8 @@ class SnapshotBuilder:
     ) -> None:
         """Record the reported steps/s of a run, for the job and for jobs of the same workload."""
         place = Place.of(gang) if gang is not None else None
-        if description.throughputs or report is None or place is None or row.state != "RUNNING":
+        # Without a workload, there is no other job that these figures are of.
+        if not description.workload or report is None or place is None or row.state != "RUNNING":
             return
         is_new = report.restart == row.restarts and self._reported_s.get(row.key) != report.time_s
         if is_new and MIN_THROUGHPUT <= report.steps_per_s <= MAX_THROUGHPUT:

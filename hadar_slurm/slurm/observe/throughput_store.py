@@ -1,7 +1,8 @@
 """What was learned on this cluster, kept in a SQLite file across restarts of hadard.
 
-These are measured throughputs, and the GPU types on which workloads have run or failed. Another
-process may delete some of it (`forget`): hadard reads the file again when it has changed.
+These are measured throughputs, the GPU types on which workloads have run or failed, and how far
+users' claims were off. Another process may delete some of it (`forget`): hadard reads the file
+again when it has changed.
 
 No fault of the file stops hadard. A file that cannot be read, or that a newer hadard has written,
 is renamed and replaced by an empty one; a locked file is tried again later.
@@ -19,6 +20,7 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from hadar_slurm.core.claims import Credit, Credits
 from hadar_slurm.core.throughput_model import Measured, Place, ThroughputModel, Workload
 from hadar_slurm.core.type_failures import TypeRecord, TypeRecords, Work
 from hadar_slurm.errors import ProfileError
@@ -27,14 +29,14 @@ from hadar_slurm.jobspec.description import MAX_GPUS, MAX_THROUGHPUT, MIN_THROUG
 log = logging.getLogger(__name__)
 
 FILE_NAME = "profile.sqlite"
-VERSION = 2
+VERSION = 3
 # Other readers of the file, such as a report, hold their locks for less.
 _BUSY_S = 0.2
 # `forget` waits for a hadard that is writing.
 _PATIENCE_S = 5.0
 # Bounds the file: each new job name of a user is a new workload.
 MAX_WORKLOADS_OF_USER = 200
-_MAX_TIME_S = 1e12
+_MAX_TIME_S, _MAX_LOG = 1e12, 20.0
 
 # The tables by the version that brought them.
 _TABLES = {
@@ -52,6 +54,11 @@ CREATE TABLE type_records (
     PRIMARY KEY (user, workload, gpus, gpu_type)
 ) WITHOUT ROWID
 """,
+    3: """
+CREATE TABLE credits (
+    user TEXT PRIMARY KEY, log_off REAL, speeds_off REAL, jobs INTEGER, at_s REAL
+) WITHOUT ROWID
+""",
 }
 # Keeps the workloads of a user of which there was news last.
 _KEEP_NEWEST = """
@@ -60,6 +67,14 @@ DELETE FROM {table} WHERE user = ? AND workload NOT IN (
     ORDER BY max(seen_s) DESC, workload LIMIT ?
 )
 """
+
+
+class Learned(NamedTuple):
+    """What a file holds."""
+
+    speeds: ThroughputModel
+    records: TypeRecords
+    credits: Credits
 
 
 class _Mark(NamedTuple):
@@ -71,13 +86,14 @@ class _Mark(NamedTuple):
 
 @dataclass
 class Profile:
-    """Keeps a throughput model, and the records of GPU types, in a file."""
+    """Keeps a throughput model, the records of GPU types, and the users' credits in a file."""
 
     path: Path
     now_s: Callable[[], float] = time.time
     # What the file held, and what was learned since.
     speeds: ThroughputModel = field(default_factory=ThroughputModel)
     records: TypeRecords = field(default_factory=TypeRecords)
+    credits: Credits = field(default_factory=Credits)
     # Why the file could not be used the last time; empty: it could.
     fault: str = ""
     # Of the file as it was last read or written; None: it has to be read.
@@ -92,7 +108,7 @@ class Profile:
             suppress(sqlite3.Error, OSError, _UnusableError),
             _transaction(self.path, _BUSY_S) as connection,
         ):
-            self._replace_all_but_news(*_read(connection, _version(connection)))
+            self._replace_all_but_news(_read(connection, _version(connection)))
             self._mark = mark
 
     def sync(self) -> None:
@@ -112,7 +128,7 @@ class Profile:
 
     @property
     def _has_news(self) -> bool:
-        return bool(self.speeds.news or self.records.news)
+        return bool(self.speeds.news or self.records.news or self.credits.news)
 
     def _exchange(self, mark: _Mark | None) -> None:
         """Read what is not known and write what is new; `mark` was read before."""
@@ -124,23 +140,28 @@ class Profile:
                 # A new file gets all that is known: the former one is gone.
                 self.speeds.news |= {(w, p) for w, ps in self.speeds.measured.items() for p in ps}
                 self.records.news |= {(w, k) for w, ks in self.records.of_work.items() for k in ks}
+                self.credits.news |= self.credits.by_user.keys()
             elif mark is None or mark != self._mark:
-                self._replace_all_but_news(*_read(connection, version))
-            _write(connection, self.speeds, self.records, self.now_s())
+                self._replace_all_but_news(_read(connection, version))
+            _write(connection, Learned(self.speeds, self.records, self.credits), self.now_s())
             is_written = connection.total_changes > 0
         self.speeds.news.clear()
         self.records.news.clear()
+        self.credits.news.clear()
         # Had another process changed the file since, its count would be higher.
         self._mark = None if mark is None else _Mark(mark.inode, mark.changes + is_written)
 
-    def _replace_all_but_news(self, speeds: ThroughputModel, records: TypeRecords) -> None:
+    def _replace_all_but_news(self, learned: Learned) -> None:
         """Take over what the file holds; what is not yet written is newer."""
+        speeds, records, credits = learned
         for workload, place in self.speeds.news:
             kept = self.speeds.measured[workload][place]
             speeds.measured.setdefault(workload, {})[place] = kept
         for work, gpu_type in self.records.news:
             records.of_work.setdefault(work, {})[gpu_type] = self.records.of_work[work][gpu_type]
+        credits.by_user |= {user: self.credits.by_user[user] for user in self.credits.news}
         self.speeds.measured, self.records.of_work = speeds.measured, records.of_work
+        self.credits.by_user = credits.by_user
         self.speeds.has_changed()
         self.records.version += 1
 
@@ -153,16 +174,16 @@ class Profile:
         log.warning("%s cannot be used (%s) and is now %s", self.path, why, aside.name)
 
 
-def read_profile(path: Path) -> tuple[ThroughputModel, TypeRecords]:
+def read_profile(path: Path) -> Learned:
     """Return what a file holds, nothing if there is none yet; raises ProfileError."""
     if not path.exists():
-        return ThroughputModel(), TypeRecords()
+        return Learned(ThroughputModel(), TypeRecords(), Credits())
     with _reported(path), _transaction(path, _PATIENCE_S) as connection:
         return _read(connection, _version(connection))
 
 
 def forget(path: Path, user: str, workload: str | None = None) -> int:
-    """Delete what was learned of a user's workloads, or of one; return the number of rows.
+    """Delete what was learned of a user, or of one workload; return the number of rows.
 
     A running hadard notices it in its next round. Raises ProfileError.
     """
@@ -174,6 +195,8 @@ def forget(path: Path, user: str, workload: str | None = None) -> int:
         for table in ("speeds", "type_records"):
             text = f"DELETE FROM {table} WHERE user = ? AND ? IN (workload, '')"
             connection.execute(text, (user, workload or ""))
+        if workload is None:
+            connection.execute("DELETE FROM credits WHERE user = ?", (user,))
         return connection.total_changes - before
 
 
@@ -234,11 +257,11 @@ def _upgrade(connection: sqlite3.Connection) -> int:
     return version
 
 
-def _read(connection: sqlite3.Connection, version: int) -> tuple[ThroughputModel, TypeRecords]:
+def _read(connection: sqlite3.Connection, version: int) -> Learned:
     faults = [fault for (fault,) in connection.execute("PRAGMA quick_check") if fault != "ok"]
     if faults:
         raise _UnusableError(faults[0])
-    speeds, records = ThroughputModel(), TypeRecords()
+    speeds, records, credits = ThroughputModel(), TypeRecords(), Credits()
     for row in connection.execute(
         "SELECT user, workload, gpu_type, gpus, is_spread, steps_per_s, mean, count FROM speeds"
     ):
@@ -258,13 +281,22 @@ def _read(connection: sqlite3.Connection, version: int) -> tuple[ThroughputModel
         if is_sound and all(0 <= time_s <= _MAX_TIME_S for time_s in times):
             work = Work(Workload(user, name), gpus)
             records.of_work.setdefault(work, {})[gpu_type] = TypeRecord(*times)
-    return speeds, records
+    for user, *values in connection.execute("SELECT * FROM credits") if version > 2 else ():
+        is_sound = list(map(type, (user, *values))) == [str, float, float, int, float]
+        if is_sound and all(
+            map(_is_within, values, (_MAX_LOG, _MAX_LOG, _MAX_TIME_S, _MAX_TIME_S))
+        ):
+            credits.by_user[user] = Credit(*values)
+    return Learned(speeds, records, credits)
 
 
-def _write(
-    connection: sqlite3.Connection, speeds: ThroughputModel, records: TypeRecords, now_s: float
-) -> None:
+def _is_within(value: float, most: float) -> bool:
+    return -most <= value <= most
+
+
+def _write(connection: sqlite3.Connection, learned: Learned, now_s: float) -> None:
     """Write what is new."""
+    speeds, records, credits = learned
     rows = [
         (job.user, job.name, *place, found.steps_per_s, found.mean, found.count, now_s)
         for job, place in speeds.news
@@ -278,6 +310,10 @@ def _write(
     ]
     text = "INSERT OR REPLACE INTO type_records VALUES (?,?,?,?,?,?,?,?,?,?)"
     connection.executemany(text, known)
+    connection.executemany(
+        "INSERT OR REPLACE INTO credits VALUES (?,?,?,?,?)",
+        [(user, *astuple(credits.of(user))) for user in credits.news],
+    )
     for table, users in (
         ("speeds", {workload.user for workload, _ in speeds.news}),
         ("type_records", {work.workload.user for work, _ in records.news}),

@@ -72,6 +72,7 @@ def test_a_file_of_version_1_is_kept(path: Path) -> None:
     filled(path)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DROP TABLE type_records")
+        connection.execute("DROP TABLE credits")
         connection.execute("PRAGMA user_version = 1")
     found = opened(path)
     assert set(found.speeds.measured) == {ADAS}
@@ -101,7 +102,7 @@ def test_what_another_process_forgets_is_forgotten(path: Path) -> None:
     profile.sync()
     assert profile.speeds.measured.keys() == {Workload("ben", "A3C")}
     assert not profile.records.of_work
-    speeds, records = read_profile(path)
+    speeds, records, _ = read_profile(path)
     assert (speeds.measured, records.of_work) == (profile.speeds.measured, {})
 
 
@@ -122,7 +123,7 @@ def test_what_cannot_be_forgotten_is_said(path: Path) -> None:
     newer(path)
     content = path.read_bytes()
     for use in (lambda: forget(path, "ada"), lambda: read_profile(path)):
-        with pytest.raises(ProfileError, match="version 3, this reads 2"):
+        with pytest.raises(ProfileError, match="version 4, this reads 3"):
             use()
     assert path.read_bytes() == content
 
@@ -250,3 +251,16 @@ def test_a_user_has_room_for_so_many_workloads(path: Path) -> None:
     failures = opened(path).records.of_work
     assert len(failures) == MAX_WORKLOADS_OF_USER + 1
     assert WORK in failures
+
+
+def test_how_far_a_users_claims_were_off_is_kept_until_forgotten(path: Path) -> None:
+    """Another hadard believes the user as little; `forget` of the user alone ends it."""
+    profile = opened(path)
+    profile.credits.learn("mallory", 1.0, 10.0, 100.0, speeds_off=3.0)
+    profile.sync()
+    assert opened(path).credits.of("mallory") == profile.credits.of("mallory")
+    forget(path, "mallory", "train")
+    assert opened(path).credits.of("mallory").factor(100.0) == pytest.approx(10.0)
+    assert forget(path, "mallory") == 1
+    profile.refresh()
+    assert profile.credits.of("mallory").factor(100.0) == 1.0

@@ -150,3 +150,46 @@ def test_what_a_user_gives_is_believed(cluster: Cluster) -> None:
     cluster.report(job, steps_done=600, steps_per_s=30.0)
     found = seen(backend, job)
     assert (found.spec.throughputs.on("v100", 2), found.progress.steps_done) == (7.0, 600)
+
+
+def test_a_job_that_outlives_its_claim_is_planned_as_half_done(cluster: Cluster) -> None:
+    """Once it reports more steps than claimed, as much is assumed to be left; users see why."""
+    backend, job = cluster.backend(), cluster.submit(steps=100, checkpoint=True)
+    cluster.report(job, steps_done=600, steps_per_s=0.5)
+    found = seen(backend, job)
+    assert found.steps_left == pytest.approx(600)
+    assert any("outlives the 100 steps claimed" in remark for remark in found.remarks)
+
+
+def test_measured_throughputs_replace_given_ones(cluster: Cluster) -> None:
+    """What a job reports counts, not what its user has said, on the type where it trains."""
+    given = {"v100": 1e9, "k80": 20.0}
+    backend, job = cluster.backend(), cluster.submit(steps=10**6, throughputs=given)
+    assert seen(backend, job).spec.throughputs.on("v100", 2) == 1e9
+    cluster.report(job, steps_done=600, steps_per_s=30.0)
+    found = seen(backend, job).spec.throughputs
+    assert (found.on("v100", 2), found.on("k80", 2)) == (30.0, 20.0)
+
+
+def test_a_job_that_reports_nothing_outlives_its_claim_by_the_clock(cluster: Cluster) -> None:
+    """Its run time counts as steps once it is half as long again as what was claimed."""
+    given = {"v100": 1.0, "k80": 1.0}
+    backend, job = cluster.backend(), cluster.submit(steps=600, throughputs=given)
+    cluster.slurm.advance(700.0)
+    assert seen(backend, job).spec.total_steps == 600
+    cluster.slurm.advance(700.0)
+    assert seen(backend, job).steps_left >= 1400
+
+
+def test_who_claims_too_little_is_believed_less_the_next_time(cluster: Cluster) -> None:
+    """A completed job that took ten times as long as claimed multiplies the next claim by ten."""
+    given = {"v100": 1.0, "k80": 1.0}
+    backend, first = cluster.backend(), cluster.submit(steps=1000, throughputs=given)
+    seen(backend, first)
+    cluster.slurm.advance(10_100.0)
+    assert first.state == "COMPLETED"
+    second = cluster.submit(steps=1000, throughputs=given)
+    found = seen(backend, second)
+    assert found.spec.total_steps == pytest.approx(10_000, rel=0.05)
+    assert any("times as long as claimed" in remark for remark in found.remarks)
+    assert seen(backend, second).spec.total_steps == found.spec.total_steps

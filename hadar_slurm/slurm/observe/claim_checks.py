@@ -1,0 +1,94 @@
+"""Checks what owners claim of their jobs against Slurm's clock and the jobs' reports.
+
+A job's reports are its owner's words as well. So a job that reports nothing, or too little, comes
+as far as its run time says, once that is well beyond the claim; and how far an owner's claims were
+off (`core.claims.Credit`) is learned from the run times of jobs that Slurm has completed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from hadar_slurm.core.claims import believed_steps
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.handoff import ProgressReport
+from hadar_slurm.jobspec.description import Description
+from hadar_slurm.jobspec.estimator import Estimator
+from hadar_slurm.slurm.client.parse import QueueRow
+
+# A run of this many times the time claimed outlives its claim, without a report that says so.
+# Starting takes time, and throughputs differ a little from those that were given.
+_OUTLIVED = 1.5
+# Runs of less than this say nothing: most of the time they start.
+_LEAST_S = 300.0
+
+
+@dataclass
+class ClaimChecks:
+    """Remembers which of the ended jobs it has counted."""
+
+    estimator: Estimator
+    _counted: set[JobId] = field(default_factory=set)
+
+    def believed(
+        self,
+        row: QueueRow,
+        description: Description,
+        spec: JobSpec,
+        gang: Gang | None,
+        report: ProgressReport | None,
+        limit_s: float,
+        now_s: float,
+    ) -> tuple[JobSpec, tuple[str, ...]]:
+        """Return a job with what is believed of its owner's claims; say why.
+
+        `limit_s`: its time limit, 0 for none.
+        """
+        doubts = self.estimator.doubts(description, row.user)
+        if not description.steps or description.copies > 1:
+            return spec, doubts
+        claimed, speeds, left_s = float(spec.total_steps), spec.throughputs, limit_s or math.inf
+        done = float(report.steps_done) if report else 0.0
+        if gang is not None and row.state == "RUNNING":
+            ran_s = max(0.0, now_s - row.started_s)
+            left_s = max(0.0, left_s - ran_s)
+            by_time = ran_s * gang.throughput(speeds)
+            done = max(done, by_time if by_time > _OUTLIVED * claimed else 0.0)
+        factor = self.estimator.credits.of(row.user).factor(now_s)
+        fastest = speeds.best(speeds.gpu_types, spec.num_gpus)
+        total, doubt = believed_steps(claimed * factor, done, left_s, fastest)
+        if factor > 1 and not doubt:
+            doubt = f"its owner's jobs took {factor:.1f} times as long as claimed: planned so"
+        if total == spec.total_steps:
+            return spec, doubts
+        return replace(spec, total_steps=total), (*doubts, *([doubt] if doubt else []))
+
+    def see_ended(self, row: QueueRow, description: Description, gpu_type: str) -> None:
+        """Learn from a job that Slurm shows as completed, of which all runs but one are known."""
+        lasted_s = row.ended_s - row.started_s
+        if (
+            row.key in self._counted
+            or row.state != "COMPLETED"
+            or row.restarts
+            or not (gpu_type and row.started_s and description.steps)
+            or lasted_s < _LEAST_S
+        ):
+            return
+        self._counted.add(row.key)
+        used = self.estimator.throughputs(description, row.user, [gpu_type])
+        steps_per_s = used.on(gpu_type, description.gpus)
+        if steps_per_s <= 0:
+            return
+        given = {name.lower(): value for name, value in description.throughputs.items()}
+        said = given.get(gpu_type, 0.0)
+        off = max(said / steps_per_s, steps_per_s / said) if said > 0 else 1.0
+        claimed_s = max(1.0, description.steps / steps_per_s)
+        self.estimator.credits.learn(row.user, claimed_s, lasted_s, row.ended_s, speeds_off=off)
+
+    def keep(self, jobs: Collection[JobId]) -> None:
+        """Forget all jobs but these."""
+        self._counted.intersection_update(jobs)
