@@ -58,6 +58,7 @@ from hadar_slurm.policies.hadar.shares import (
     Leads,
     budget_of,
     dealt,
+    most_of,
     share_of,
 )
 from hadar_slurm.policies.hadar.short_waits import take_back_slow_starts
@@ -376,8 +377,9 @@ class _Shares:
         gpus = open_gpus(allocator.snapshot, allocator.gpu_types)
         share = sum(map(mul, gpus, worth)) / num_users
         now_s, weights = allocator.snapshot.now_s, {u: share_of(own) for u, own in by_user.items()}
-        leads = (known or Leads(now_s)).after(weights, now_s, share)
-        return cls(kinds, leads, budget_of(strictness, share), worth)
+        budget = budget_of(strictness, share)
+        leads = (known or Leads(now_s)).after(weights, now_s, most_of(budget, share))
+        return cls(kinds, leads, budget, worth)
 
     def dealt(self, queue: Sequence[_Entry]) -> list[_Entry]:
         """Return the queue in the order in which it is served; overdue jobs stay first."""

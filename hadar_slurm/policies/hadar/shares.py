@@ -26,8 +26,8 @@ from hadar_slurm.policies.hadar.ways import fair_weight
 
 # The budget at a strictness of one half: this long a share.
 _HALF_S = 3600.0
-# A lead, either way, is at most this long a share: use of GPUs that nobody else wanted is soon
-# forgotten, and who asked for little for long does not take all GPUs afterwards.
+# A lead, either way, is at most this long a share, or the budget if that is more: use of GPUs that
+# no other user wanted is soon forgotten, and little use gives no right to all GPUs afterwards.
 _MOST_S = 4 * 3600.0
 # A job that cannot move is ranked as if this many times its work were left: it keeps its GPUs when
 # a shorter one comes, and one that can move gives them up.
@@ -49,12 +49,9 @@ class Leads:
     gpu_s: Mapping[str, float] = field(default_factory=dict)
     held: Mapping[str, float] = field(default_factory=dict)
 
-    def after(self, weights: Mapping[str, float], now_s: float, share: float) -> Leads:
-        """Return the leads now.
-
-        `weights`: those of the users with jobs; `share`: the GPUs of a mean share.
-        """
-        past_s, most = max(0.0, now_s - self.at_s), _MOST_S * share
+    def after(self, weights: Mapping[str, float], now_s: float, most: float) -> Leads:
+        """Return the leads now; `weights`: those of the users with jobs; `most`: the largest lead."""
+        past_s = max(0.0, now_s - self.at_s)
         # Users whose last jobs have ended had shares until now.
         weights = dict.fromkeys(self.held, 1.0) | dict(weights)
         fair = sum(self.held.values()) / max(1e-9, sum(weights.values()))
@@ -98,6 +95,11 @@ def share_of(jobs: Sequence[Job]) -> float:
     """Return the weight of a user's share: that of the user's best association, 1 if unknown."""
     known = [fair_weight(job.fair_share) for job in jobs if job.fair_share is not None]
     return max(known, default=1.0)
+
+
+def most_of(budget: float, share: float) -> float:
+    """Return the largest lead in GPU-seconds, where `share` are the GPUs of one share."""
+    return max(budget, _MOST_S * share)
 
 
 def budget_of(strictness: float, share: float) -> float:

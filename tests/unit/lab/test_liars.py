@@ -6,9 +6,10 @@ import json
 
 import pytest
 from studies import a_record
-from test_generality import a_table
 
+from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.lab.comparison import comparison_of
+from hadar_slurm.lab.inputs import read_table
 from hadar_slurm.lab.study import liars
 from hadar_slurm.lab.study.compare import Record
 from hadar_slurm.lab.study.report import json_text
@@ -16,6 +17,10 @@ from hadar_slurm.lab.study.scenarios import SCENARIOS, Choices
 from hadar_slurm.lab.study.summary import groups
 
 NUM_JOBS = liars.USERS * liars.JOBS_EACH
+
+
+def a_table() -> ThroughputTable:
+    return read_table(None)
 
 
 def a_run(

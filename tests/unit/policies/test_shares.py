@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hadar_slurm.core.job import Job
 from hadar_slurm.policies.hadar.policy import Hadar, Memory
-from hadar_slurm.policies.hadar.shares import Asked, Leads, budget_of, dealt, share_of
+from hadar_slurm.policies.hadar.shares import Asked, Leads, budget_of, dealt, most_of, share_of
 
 V100 = some_rates(V100=10.0)
 DAY_S = 86400.0
@@ -73,16 +73,24 @@ def test_beyond_the_budget_the_least_lead_goes_first() -> None:
 def test_a_lead_is_what_is_had_above_a_share() -> None:
     """Who holds three GPUs of four beside another user gains one GPU's time; that one loses it."""
     held = Leads(0.0, {}, {"a": 3.0, "b": 1.0})
-    found = held.after({"a": 1.0, "b": 1.0}, 100.0, share=2.0)
+    found = held.after({"a": 1.0, "b": 1.0}, 100.0, math.inf)
     assert found.gpu_s == {"a": pytest.approx(100.0), "b": pytest.approx(-100.0)}
-    weighted = held.after({"a": 3.0, "b": 1.0}, 100.0, share=2.0)
+    weighted = held.after({"a": 3.0, "b": 1.0}, 100.0, math.inf)
     assert not any(weighted.gpu_s.values())
+
+
+def test_a_lead_is_bounded_either_way() -> None:
+    """Neither a long use of idle GPUs nor long modesty counts for more than the largest lead."""
+    held = Leads(0.0, {}, {"a": 4.0, "b": 0.0})
+    assert held.after({"a": 1.0, "b": 1.0}, 1e6, 50.0).gpu_s == {"a": 50.0, "b": -50.0}
+    assert most_of(3600.0, 2.0) == 4 * most_of(0.0, 0.5)
+    assert most_of(1e9, 2.0) == 1e9
 
 
 def test_no_share_is_saved_up_by_a_user_without_jobs() -> None:
     """What a user without jobs is behind is forgotten; what the user is ahead shrinks with time."""
     known = Leads(0.0, {"a": -50.0, "b": 50.0}, {"c": 2.0})
-    assert known.after({"c": 1.0}, 10.0, share=4.0).gpu_s == {"b": pytest.approx(30.0)}
+    assert known.after({"c": 1.0}, 10.0, 1000.0).gpu_s == {"b": pytest.approx(30.0)}
 
 
 def test_the_knob_has_both_ends() -> None:
