@@ -50,7 +50,7 @@ class Leads:
     held: Mapping[str, float] = field(default_factory=dict)
 
     def after(self, weights: Mapping[str, float], now_s: float, most: float) -> Leads:
-        """Return the leads now; `weights`: those of the users with jobs; `most`: the largest lead."""
+        """Return the leads now; `weights`: of the users with jobs; `most`: the largest lead."""
         past_s = max(0.0, now_s - self.at_s)
         # Users whose last jobs have ended had shares until now.
         weights = dict.fromkeys(self.held, 1.0) | dict(weights)
