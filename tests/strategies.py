@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from builders import a_spec, gangs_that_fit
 from hypothesis import strategies as st
@@ -144,6 +145,7 @@ def snapshots(
                 may_fork=may_fork,
             )
         )
+        spec = replace(spec, user=draw(st.sampled_from(("", "ada", "ben"))))
         phase = draw(
             st.sampled_from((Phase.QUEUED, Phase.RUNNING, Phase.STARTING, Phase.STOPPING))
             | st.just(Phase.QUEUED)
