@@ -224,7 +224,7 @@ def effects(groups: Sequence[Group], policy: str) -> list[Effect]:
 
 def _by_seed(group: Group, policy: str) -> dict[int, Record]:
     records = (r for entry in group.done if entry.policy == policy for r in entry.records)
-    return {int(record["seed"]): record for record in records}
+    return {int(record["seed"] or 0): record for record in records}
 
 
 def _user_jcts(record: Record) -> dict[str, float]:
