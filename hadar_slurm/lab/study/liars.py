@@ -274,7 +274,7 @@ def notes(groups: Sequence[Group]) -> list[Note]:
         jct, ttd = (f"{100 * cost[name]:+.1f} %" for name in ("mean_jct_s", "ttd_s"))
         text = f"With all users honest, shares change the mean JCT by {jct} and the TTD by {ttd}."
         told.append(Note("What fairness costs", (text,)))
-    return told or [Note("Liars", ("No population was played both honestly and with a lie.",))]
+    return told or [Note("Liars", ("Play populations honestly and with lies to compare them.",))]
 
 
 def _texts(effect: Effect) -> tuple[str, ...]:
