@@ -136,7 +136,7 @@ class Estimator:
 
     def doubts(self, description: Description, user: str) -> tuple[str, ...]:
         """Return which of the user's own throughputs are not used as given, and why."""
-        return self._bounded(description, user)[1]
+        return self._bounded(description, user)[1] if description.throughputs else ()
 
     def total_steps(self, description: Description, throughputs: Throughputs) -> int:
         """Return a job's total steps; if unknown, those of its time limit.
