@@ -15,6 +15,7 @@ which its work costs least. The paper's own form is `hadar-paper`. Here:
   on the types planned for them: delaying any of these jobs delays the makespan.
 * Starvation guard: jobs that have spent in total more than 2 days and 20 times their time alone
   without GPUs go before all others, under every way.
+* Between users the order holds while each is ahead of a share by no more than a budget (`shares.py`).
 * A running job keeps its type and nodes unless another type saves more than a restart. It is
   ranked as if two restart times less were left of it; if it is promoted, as if ten more were.
   Critical jobs that share a type exchange it once (`ways.py`).
@@ -31,12 +32,9 @@ which its work costs least. The paper's own form is `hadar-paper`. Here:
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import count
-from operator import mul
-from statistics import fmean
 from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId, TypeIndex
@@ -52,15 +50,7 @@ from hadar_slurm.policies.hadar.kinds import Kind, Kinds
 from hadar_slurm.policies.hadar.knapsack import Item, refit
 from hadar_slurm.policies.hadar.look_ahead import Choice, View, choose, is_due
 from hadar_slurm.policies.hadar.makespan_lp import Demand, Horizon, find_horizon
-from hadar_slurm.policies.hadar.shares import (
-    IMMOVABLE,
-    Asked,
-    Leads,
-    budget_of,
-    dealt,
-    most_of,
-    share_of,
-)
+from hadar_slurm.policies.hadar.shares import IMMOVABLE, Leads, Shares
 from hadar_slurm.policies.hadar.short_waits import take_back_slow_starts
 from hadar_slurm.policies.hadar.type_sharing import share_types, worths
 from hadar_slurm.policies.hadar.ways import BY_WORK, NOWHERE, OVERDUE, Typing, Way
@@ -121,11 +111,12 @@ class Hadar:
         history = known.after(able, now_s) if known else History.begin(able, now_s)
         choice, num_ways = self._choice(kinds, able, horizon, memory.choice, history)
         way = choice.way if choice else Way()
-        shares = _Shares.of(kinds, able, self.user_shares, memory.leads)
+        shares = Shares.of(kinds, able, self.user_shares, memory.leads)
         ranking = _Ranking(kinds, horizon, way, dict(way.decided), IMMOVABLE if shares else 1.0)
         queue = sorted(map(ranking.entry, count(), allocator.jobs))
         if shares:
-            queue = shares.dealt(queue)
+            jobs = [None if entry.rank == OVERDUE else entry.job for entry in queue]
+            queue = [queue[position] for position in shares.order(jobs)]
         immovable = {job.job_id for job in allocator.jobs if non_preemptible(allocator, job)}
         selection = _TypeSelection(kinds, queue, immovable, way)
         refits = selection.run()
@@ -345,69 +336,6 @@ def _next_round_s(allocator: Allocator, queue: Sequence[_Entry]) -> float | None
 def _waited_s(job: Job, now_s: float) -> float:
     """Return how long a job has had no GPUs, in total."""
     return now_s - job.spec.submitted_s - job.progress.service_gpu_s / job.spec.num_gpus
-
-
-@dataclass(frozen=True, slots=True)
-class _Shares:
-    """The shares of the users with jobs (shares.py)."""
-
-    kinds: Kinds
-    leads: Leads
-    budget: float
-    # By type, what a GPU is worth beside one of the fastest: the users' mean relative speed.
-    worth: tuple[float, ...]
-
-    @classmethod
-    def of(
-        cls, kinds: Kinds, jobs: Sequence[Job], strictness: float, known: Leads | None
-    ) -> _Shares | None:
-        """Return the shares now; None where there are none, or no two users."""
-        by_user = defaultdict[str, list[Job]](list)
-        for job in jobs:
-            if job.spec.user:
-                by_user[job.spec.user].append(job)
-        if strictness <= 0 or not (known or len(by_user) > 1):
-            return None
-        allocator, num_users = kinds.allocator, max(1, len(by_user))
-        speeds = [
-            [fmean(column) for column in zip(*(kinds.of(job).speeds for job in own), strict=True)]
-            for own in by_user.values()
-        ]
-        worth = tuple(map(fmean, zip(*speeds, strict=True))) or (1.0,) * len(allocator.gpu_types)
-        gpus = open_gpus(allocator.snapshot, allocator.gpu_types)
-        share = sum(map(mul, gpus, worth)) / num_users
-        now_s, weights = allocator.snapshot.now_s, {u: share_of(own) for u, own in by_user.items()}
-        budget = budget_of(strictness, share)
-        leads = (known or Leads(now_s)).after(weights, now_s, most_of(budget, share))
-        return cls(kinds, leads, budget, worth)
-
-    def dealt(self, queue: Sequence[_Entry]) -> list[_Entry]:
-        """Return the queue in the order in which it is served; overdue jobs stay first."""
-        allocator, leads = self.kinds.allocator, dict(self.leads.gpu_s)
-        for job_id in allocator.placed:
-            job = allocator.snapshot.by_id[job_id]
-            if job.spec.user and not job.spec.can_checkpoint:
-                leads[job.spec.user] = leads.get(job.spec.user, 0.0) + self._asked(job).gpu_s
-        asked = [
-            Asked("", 0.0) if entry.rank == OVERDUE else self._asked(entry.job) for entry in queue
-        ]
-        return [queue[position] for position in dealt(asked, leads, self.budget)]
-
-    def _asked(self, job: Job) -> Asked:
-        spec, best = job.spec, self.kinds.of(job).best
-        lasts_s = self.kinds.allocator.round.length_s
-        if not spec.can_checkpoint and best:
-            lasts_s = max(lasts_s, job.steps_left / best)
-        return Asked(spec.user, spec.num_gpus * lasts_s)
-
-    def after(self) -> Leads:
-        """Return the leads, with what the users hold once all jobs are placed."""
-        allocator, held = self.kinds.allocator, defaultdict[str, float](float)
-        worth = dict(zip(allocator.gpu_types, self.worth, strict=True))
-        for job_id, allocation in allocator.placed.items():
-            if user := allocator.snapshot.by_id[job_id].spec.user:
-                held[user] += sum(count * worth[slot.gpu_type] for slot, count in allocation.slots)
-        return self.leads.holding(held)
 
 
 class _TypeSelection:

@@ -19,10 +19,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from operator import mul
+from statistics import fmean
 from typing import NamedTuple
 
 from hadar_slurm.core.job import Job
+from hadar_slurm.policies.hadar.kinds import Kinds
 from hadar_slurm.policies.hadar.ways import fair_weight
+from hadar_slurm.policies.policy import open_gpus
 
 # The budget at a strictness of one half: this long a share.
 _HALF_S = 3600.0
@@ -108,3 +112,65 @@ def budget_of(strictness: float, share: float) -> float:
     Infinite at a strictness of 0, where Hadar's order holds; 0 at 1, where leads alone decide.
     """
     return math.inf if strictness <= 0 else (1.0 - strictness) / strictness * _HALF_S * share
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The shares of the users with jobs, in one decision."""
+
+    kinds: Kinds
+    leads: Leads
+    budget: float
+    # By type, what a GPU is worth beside one of the fastest: the users' mean relative speed.
+    worth: tuple[float, ...]
+
+    @classmethod
+    def of(
+        cls, kinds: Kinds, jobs: Sequence[Job], strictness: float, known: Leads | None
+    ) -> Shares | None:
+        """Return the shares now; None where there are none, or no two users."""
+        by_user = defaultdict[str, list[Job]](list)
+        for job in jobs:
+            if job.spec.user:
+                by_user[job.spec.user].append(job)
+        if strictness <= 0 or not (known or len(by_user) > 1):
+            return None
+        allocator = kinds.allocator
+        speeds = [
+            [fmean(column) for column in zip(*(kinds.of(job).speeds for job in own), strict=True)]
+            for own in by_user.values()
+        ]
+        worth = tuple(map(fmean, zip(*speeds, strict=True))) or (1.0,) * len(allocator.gpu_types)
+        gpus = open_gpus(allocator.snapshot, allocator.gpu_types)
+        share = sum(map(mul, gpus, worth)) / max(1, len(by_user))
+        now_s, weights = allocator.snapshot.now_s, {u: share_of(own) for u, own in by_user.items()}
+        budget = budget_of(strictness, share)
+        leads = (known or Leads(now_s)).after(weights, now_s, most_of(budget, share))
+        return cls(kinds, leads, budget, worth)
+
+    def order(self, jobs: Sequence[Job | None]) -> list[int]:
+        """Return the positions of jobs in the order in which they are served; None stays first."""
+        allocator, leads = self.kinds.allocator, dict(self.leads.gpu_s)
+        for job_id in allocator.placed:
+            placed = allocator.snapshot.by_id[job_id]
+            if placed.spec.user and not placed.spec.can_checkpoint:
+                user = placed.spec.user
+                leads[user] = leads.get(user, 0.0) + self._asked(placed).gpu_s
+        asked = [Asked("", 0.0) if job is None else self._asked(job) for job in jobs]
+        return dealt(asked, leads, self.budget)
+
+    def _asked(self, job: Job) -> Asked:
+        spec, best = job.spec, self.kinds.of(job).best
+        lasts_s = self.kinds.allocator.round.length_s
+        if not spec.can_checkpoint and best:
+            lasts_s = max(lasts_s, job.steps_left / best)
+        return Asked(spec.user, spec.num_gpus * lasts_s)
+
+    def after(self) -> Leads:
+        """Return the leads, with what the users hold once all jobs are placed."""
+        allocator, held = self.kinds.allocator, defaultdict[str, float](float)
+        worth = dict(zip(allocator.gpu_types, self.worth, strict=True))
+        for job_id, allocation in allocator.placed.items():
+            if user := allocator.snapshot.by_id[job_id].spec.user:
+                held[user] += sum(count * worth[slot.gpu_type] for slot, count in allocation.slots)
+        return self.leads.holding(held)
