@@ -15,7 +15,7 @@ which its work costs least. The paper's own form is `hadar-paper`. Here:
   on the types planned for them: delaying any of these jobs delays the makespan.
 * Starvation guard: jobs that have spent in total more than 2 days and 20 times their time alone
   without GPUs go before all others, under every way.
-* Between users the order holds while each is ahead of a share by no more than a budget (`shares.py`).
+* Between users the order holds while each is ahead of a share by at most a budget (`shares.py`).
 * A running job keeps its type and nodes unless another type saves more than a restart. It is
   ranked as if two restart times less were left of it; if it is promoted, as if ten more were.
   Critical jobs that share a type exchange it once (`ways.py`).
