@@ -93,10 +93,10 @@ def _gang(request: SbatchRequest) -> tuple[int, Shape | None]:
 def _gang_from_sbatch(request: SbatchRequest) -> tuple[int, Shape | None]:
     """Return the gang that sbatch's own options request, else a single GPU."""
     asked = {option.name: option.number for option in request.gpus}
-    if by_task := next((name for name, number in asked.items() if not number), ""):
-        if "gpus" not in asked and by_task in UNCOUNTED:
-            remedy = f"give the total number of GPUs with {PREFIX}gang"
-            raise JobSpecError(f"--{by_task} is given: {remedy}")
+    uncounted = [name for name in UNCOUNTED if asked.get(name) == 0]
+    if uncounted and "gpus" not in asked:
+        remedy = f"give the total number of GPUs with {PREFIX}gang"
+        raise JobSpecError(f"--{uncounted[0]} is given: {remedy}")
     nodes = _nodes(request)
     per_node = {name: asked[name] for name in PER_NODE if asked.get(name)}
     if per_node and "gpus" in asked and "nodes" not in request.values:
