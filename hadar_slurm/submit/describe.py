@@ -93,6 +93,8 @@ def _gang(request: SbatchRequest) -> tuple[int, Shape | None]:
 def _gang_from_sbatch(request: SbatchRequest) -> tuple[int, Shape | None]:
     """Return the gang that sbatch's own options request, else a single GPU."""
     asked = {option.name: option.number for option in request.gpus}
+    if not asked:
+        return 1, None  # sbatch itself refuses a wrong number of nodes
     uncounted = [name for name in UNCOUNTED if asked.get(name) == 0]
     if uncounted and "gpus" not in asked:
         remedy = f"give the total number of GPUs with {PREFIX}gang"
@@ -109,7 +111,7 @@ def _gang_from_sbatch(request: SbatchRequest) -> tuple[int, Shape | None]:
     if len(set(totals.values())) > 1:
         numbers = ", ".join(f"--{name} for {number} in all" for name, number in totals.items())
         raise JobSpecError(f"GPUs are requested twice, with different numbers: {numbers}")
-    gpus = next(iter(totals.values()), 1)
+    gpus = next(iter(totals.values()))
     least, _, most = request.values.get("nodes", "").partition("-")
     is_fixed = "gpus" in asked and bool(least) and most in ("", least)
     # With tasks, Slurm may give a node of another layout more tasks than GPUs for them.
@@ -159,14 +161,18 @@ def _asks(request: SbatchRequest, gpus: int) -> Mapping[str, str]:
 
 
 def _nodes(request: SbatchRequest) -> int:
-    """Return the largest number of nodes that --nodes allows; without it as the tasks need."""
+    """Return the largest number of nodes that --nodes allows; else 1, or as many as tasks need.
+
+    The latter only where sbatch's own options request GPUs, which Slurm then counts by node.
+    """
     if text := request.values.get("nodes"):
         return parse_count(text.split("-")[-1], "--nodes", JobSpecError)
     tasks, per_node = (
         parse_count(request.values.get(name, "1"), f"--{name}", JobSpecError)
         for name in ("ntasks", "ntasks-per-node")
     )
-    return -(-tasks // per_node) if "ntasks-per-node" in request.values else 1
+    is_by_tasks = request.gpus and "ntasks-per-node" in request.values
+    return -(-tasks // per_node) if is_by_tasks else 1
 
 
 def _shape_of_copy(request: SbatchRequest, gpus: int, shape: Shape | None) -> Shape:
