@@ -55,6 +55,8 @@ KNOWN = (
 )
 DRY_RUN, JSON, NO_HADAR, HELP = "hadar-dry-run", "hadar-json", "no-hadar", "hadar-help"
 FLAGS = (DRY_RUN, JSON, NO_HADAR, HELP)
+# Second names of sbatch's options.
+_ALIASES = {"tasks-per-node": "ntasks-per-node", "cluster": "clusters"}
 _WITH_VALUE = frozenset(PREFIX[2:] + name for name in KNOWN)
 
 
@@ -85,7 +87,8 @@ class SbatchRequest(_Words):
         As for sbatch, the command line wins over the environment, and that over the script.
         """
         sources = (self.directives, self.inherited, self.options)
-        return {option.name: option.value or "" for source in sources for option in source}
+        given = [option for source in sources for option in source]
+        return {_ALIASES.get(option.name, option.name): option.value or "" for option in given}
 
     @cached_property
     def gpus(self) -> Sequence[GpuOption]:

@@ -325,7 +325,10 @@ class Steerer:
         if is_same and nice is None and limit_s is None:
             return None
         own = claim.own or self.state.request(row)
-        num_nodes = f"{number}-{number}" if number else own.num_nodes
+        # Where a range such as 1-10000 is set, Slurm uses as many nodes as are free (22.05.8):
+        # it is set only where nodes have been named, or the job has run.
+        before = own.num_nodes if row.requested_nodes or row.restarts else ""
+        num_nodes = f"{number}-{number}" if number else before
         return Event(
             kind=Kind.STEER,
             row=row,

@@ -641,8 +641,9 @@ HADARD_READS = "hadard reads --gpus, --gpus-per-node, --gpus-per-task and --gres
             "--gres=bandwidth:2 requests other resources too",
         ),
         (
-            ["--time=5", "--gpus=2", "--gres=gpu:2"],
-            "GPUs are requested twice, with --gpus and --gres",
+            ["--time=5", "--gpus=4", "--gres=gpu:1", "-N2"],
+            "GPUs are requested twice, with different numbers: --gres for 2 in all, "
+            "--gpus for 4 in all",
         ),
         (["--time=5", "--gpus-per-socket=2"], f"--gpus-per-socket is given; {HADARD_READS}"),
         (["--tres-per-task=gres/gpu:2"], f"--tres-per-task is given; {HADARD_READS}"),

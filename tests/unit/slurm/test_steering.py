@@ -278,6 +278,16 @@ def test_a_job_that_waits_is_not_held(site: Site) -> None:
     assert [job.state for job in (*full, second)] == ["COMPLETED"] * 3
 
 
+def test_a_job_that_is_only_kept_off_nodes_keeps_its_number_of_nodes(site: Site) -> None:
+    """With a range that is set, such as 1-10000, Slurm starts it on as many nodes as are free."""
+    for _ in range(2):
+        site.submit(work_s=100.0)
+    site.slurm.advance(1.0)
+    job = site.submit()
+    site.apply()
+    assert (job.excluded, job.asked.max_nodes) == (("n2",), Asked().max_nodes)
+
+
 def test_nothing_is_changed_where_slurm_has_it_so(site: Site) -> None:
     """A second look sends no command."""
     for _ in range(3):

@@ -88,6 +88,22 @@ def test_any_words_are_left_described_or_refused(words: list[str], limit: str) -
             "4 GPUs of type k80 on 2 nodes, up to 1:00:00",
         ),
         (["--gpus=4", "--gpus-per-task=2", "-t60"], "4 GPUs of any type, up to 1:00:00"),
+        (["--gpus=4", "-N4", "-t60"], "4 GPUs of any type on 4 nodes, up to 1:00:00"),
+        (["--gpus=4", "-N1-4", "-t60"], "4 GPUs of any type, up to 1:00:00"),
+        (["--gpus=4", "--gpus-per-node=2", "-t60"], "4 GPUs of any type on 2 nodes, up to 1:00:00"),
+        (["--gres=gpu:2", "--gpus-per-node=2", "-t60"], "2 GPUs of any type, up to 1:00:00"),
+        (
+            ["--gres=gpu:2", "-n8", "--ntasks-per-node=4", "-t60"],
+            "4 GPUs of any type on 2 nodes, up to 1:00:00",
+        ),
+        (
+            ["--gpus-per-task=1", "-N2", "--tasks-per-node=4", "-t60"],
+            "8 GPUs of any type on 2 nodes, up to 1:00:00",
+        ),
+        (
+            ["--gpus-per-socket=v100:2", "--sockets-per-node=2", "-t60"],
+            "4 GPUs of type v100, up to 1:00:00",
+        ),
         (["--hadar-gang=2x2", "--hadar-steps=9"], "4 GPUs of any type on 2 nodes, 9 steps"),
         (
             ["--hadar-steps=9", "--hadar-copies=3"],
