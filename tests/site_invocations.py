@@ -51,13 +51,11 @@ class SiteInvocation:
     any_type: bool
     # A part of the reason why hadard does not place the job; empty: it does.
     left: str
-    # hadard does not place it yet, but should.
-    later: bool
 
     @property
     def is_managed(self) -> bool:
         """Return whether hadard places the job now."""
-        return not (self.left or self.later)
+        return not self.left
 
     @property
     def line(self) -> str:
@@ -80,7 +78,6 @@ def _read(site: Mapping[str, str], row: Mapping[str, object]) -> SiteInvocation:
         frozenset((node, name) for node in at for name in GPUS[node] if name in types),
         "types" not in row,
         str(row.get("left", "")),
-        bool(row.get("later")),
     )
 
 

@@ -61,9 +61,9 @@ def why_left(request: SbatchRequest) -> str:
         return why
     if "time" in request.values and not request.limit_s:
         return f"--time={request.values['time']} sets no limit"
-    if "exclusive" in request.values:
+    if request.values.get("exclusive"):  # such as `user`; without a value see `managed_call`
         # Pinned to a node with free GPUs, it would wait there until all other jobs have ended.
-        return "--exclusive is given; hadard counts GPUs, not nodes"
+        return f"--exclusive={request.values['exclusive']} is given; hadard counts GPUs, not nodes"
     return why_nodes_or_start_fixed(request)
 
 

@@ -131,9 +131,10 @@ def test_lines_of_a_script_count_as_words() -> None:
     )
 
 
-@pytest.mark.parametrize("option", ["--exclusive", "--exclusive=user"])
-def test_a_job_that_wants_whole_nodes_is_left_unless_hadard_is_asked_for(option: str) -> None:
-    """hadard counts GPUs: it could pin an exclusive job to a node that other jobs use."""
-    words = ("-G1", "-t5", option)
-    assert why_left(request_of(*words)) == "--exclusive is given; hadard counts GPUs, not nodes"
+def test_a_job_that_shares_nodes_with_its_own_user_alone_is_left() -> None:
+    """hadard counts GPUs: it could pin such a job to a node that other users' jobs use."""
+    words = ("-G1", "-t5", "--exclusive=user")
+    assert (
+        why_left(request_of(*words)) == "--exclusive=user is given; hadard counts GPUs, not nodes"
+    )
     assert why_left(request_of(*words, "--hadar-model=A3C")) == ""
