@@ -41,6 +41,9 @@ GPU_OPTIONS = ("gpus", "gpus-per-node", "gres", "gpus-per-task", "gpus-per-socke
 _GPUS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}(,[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}){0,7}")
 _NODES = re.compile("[0-9]{1,6}(-[0-9]{1,6})?")
 _TYPE = re.compile(r"[a-z0-9_][a-z0-9_.:+-]{0,63}")
+# Prefix of the workload name of jobs without a model; no model has it.
+OF_A_JOB = "job:"
+_MOST_OF_A_NAME = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +216,11 @@ def decode(comment: str) -> Description | None:
         leaves=tree.get("leave") is True,
         comment=str(tree.get("comment", "")),
     )
+
+
+def workload_of_job(name: str) -> str:
+    """Return the workload of jobs that are known by their name alone."""
+    return f"{OF_A_JOB}{name}"[:_MOST_OF_A_NAME]
 
 
 def may_ask(asks: Mapping[str, object]) -> bool:

@@ -14,6 +14,7 @@ from hadar_slurm.errors import JobSpecError, SlurmError
 from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE, user_reports
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.estimator import Estimator
+from hadar_slurm.jobspec.time_limit import parse_time_limit
 from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.client.constraint import Allows, allows
 from hadar_slurm.slurm.client.gres import parse_gpus
@@ -23,7 +24,6 @@ from hadar_slurm.submit.compose import check_exports, compose
 from hadar_slurm.submit.decision import Call, Decision, why_nodes_fixed, why_nodes_or_start_fixed
 from hadar_slurm.submit.describe import check_fits, describe, summary, unknown_model
 from hadar_slurm.submit.request import SbatchRequest
-from hadar_slurm.submit.time_limit import parse_time_limit
 
 
 def managed_call(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hadar_slurm.submit.time_limit import format_time_limit, parse_time_limit
+from hadar_slurm.jobspec.time_limit import format_time_limit, parse_time_limit
 
 
 @pytest.mark.parametrize(
