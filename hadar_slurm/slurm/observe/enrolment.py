@@ -142,15 +142,15 @@ class Enrolment:
     lists: Lists
     modes: Modes
     _submissions: Mapping[JobId, Submission] = field(default_factory=dict)
-    # Reasons that were logged.
-    _told: dict[JobId, str] = field(default_factory=dict)
+    # The last answer for each job, or why there is none, and what it was for.
+    _known: dict[JobId, tuple[object, Description | str]] = field(default_factory=dict)
 
     def read(self, rows: Iterable[QueueRow]) -> None:
         """Read what the enrolled jobs among these asked for; keep the last answer on a fault."""
         if not self.lists:
             return
         candidates = {row.key for row in rows if row.is_live and self.may_include(row)}
-        self._told = {job: why for job, why in self._told.items() if job in candidates}
+        self._known = {job: found for job, found in self._known.items() if job in candidates}
         try:
             self._submissions = self.slurm.submissions() if candidates else {}
         except SlurmError as error:
@@ -173,16 +173,30 @@ class Enrolment:
         asked = self._submissions.get(row.key)
         if asked is None or not self.may_include(row):
             return None
-        if own is not None and row.state == "PENDING":
-            shown = own.num_nodes
-            asked = replace(asked, least_nodes=int(shown.partition("-")[0]))
+        is_changed = own is not None and row.state == "PENDING"
+        nodes = own.num_nodes if own is not None and is_changed else shown
+        key = (row.state, row.restarts, row.is_set_apart, nodes, is_changed, row.request, asked)
+        known = self._known.get(row.key)
+        if known is None or known[0] != key:
+            if is_changed:
+                asked = replace(asked, least_nodes=int(nodes.partition("-")[0]))
+            known = self._known[row.key] = (key, self._described(row, asked, nodes, known))
+        return known[1] if isinstance(known[1], Description) else None
+
+    def _described(
+        self,
+        row: QueueRow,
+        asked: Submission,
+        nodes: str,
+        before: tuple[object, Description | str] | None,
+    ) -> Description | str:
+        """Return a job's description, or why it has none; a new reason is logged."""
         try:
-            return describe(row, asked, shown)
+            return describe(row, asked, nodes)
         except JobSpecError as error:
-            if self._told.get(row.key) != str(error):
-                self._told[row.key] = str(error)
+            if before is None or before[1] != str(error):
                 log.info("job %s is enrolled, but left to Slurm: %s", row.key, error)
-            return None
+            return str(error)
 
 
 def why_left(runner: Runner, row: QueueRow, lists: Lists) -> str | None:
