@@ -189,6 +189,18 @@ def _waiting(site: Site) -> set[JobId]:
     return {key for key, row in site.queue().items() if row.state == "PENDING"}
 
 
+def test_beside_held_jobs_they_are_steered(enrolled: Site) -> None:
+    """In mode `hold` no enrolled job is held, and it starts where hadard wants it."""
+    plain = occupied(enrolled)
+    enrolled.start(**{**ENROL, "mode": "hold"})
+    job = enrolled.submit(*ASKED, WAITS, command=SBATCH)
+    until_steered(enrolled, job)
+    assert not enrolled.queue()[job].is_held
+    enrolled.free(plain["n1"])
+    enrolled.until_completed(job)
+    assert enrolled.queue()[job].nodes == ("n1",)
+
+
 @pytest.mark.parametrize("how", ["reloaded", "switched off", "stopped"])
 def test_turning_it_off_gives_back_what_the_owners_asked(enrolled: Site, how: str) -> None:
     """Nodes, excluded nodes, nice values and requests are again the owner's."""

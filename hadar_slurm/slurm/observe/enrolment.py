@@ -1,4 +1,4 @@
-"""Enrolment: jobs that were not submitted by hadar-sbatch, and that hadard steers all the same.
+"""Enrolment: jobs that were not submitted by hadar-sbatch, and that hadard steers nevertheless.
 
 The operator's lists in hadar.yaml choose them; their description comes from what Slurm shows. They
 are never held, never migrated, and nothing of them changes but what mode `steer` limits
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.cluster import JobId
@@ -33,6 +34,9 @@ from hadar_slurm.slurm.control.modes import Mode, Modes
 
 log = logging.getLogger(__name__)
 
+# How many of an array's waiting tasks are steered, the first ones. Each change splits a task from
+# its array and takes some milliseconds; Slurm places the tasks behind them.
+MOST_TASKS = 64
 # The parts of a request for generic resources that are GPUs.
 _GPU = re.compile(r"(gres[:/])?gpu(?=$|[:=])")
 
@@ -134,6 +138,17 @@ def _fixed_nodes(num_nodes: str, asked: Submission) -> int:
     return least
 
 
+def _behind(jobs: Iterable[JobId]) -> Iterator[JobId]:
+    """Yield the tasks of arrays behind the first MOST_TASKS of each among these jobs."""
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
+    for job in jobs:
+        array, _, task = job.partition("_")
+        if task.isdecimal():
+            numbers[array].append(int(task))
+    for array, tasks in numbers.items():
+        yield from (JobId(f"{array}_{task}") for task in sorted(tasks)[MOST_TASKS:])
+
+
 @dataclass
 class Enrolment:
     """The enrolled jobs of one Slurm."""
@@ -142,6 +157,8 @@ class Enrolment:
     lists: Lists
     modes: Modes
     _submissions: Mapping[JobId, Submission] = field(default_factory=dict)
+    # Tasks of arrays that are left to Slurm for now.
+    _behind: frozenset[JobId] = frozenset()
     # The last answer for each job, or why there is none, and what it was for.
     _known: dict[JobId, tuple[object, Description | str]] = field(default_factory=dict)
 
@@ -149,7 +166,9 @@ class Enrolment:
         """Read what the enrolled jobs among these asked for; keep the last answer on a fault."""
         if not self.lists:
             return
-        candidates = {row.key for row in rows if row.is_live and self.may_include(row)}
+        found = [row for row in rows if row.is_live and self.may_include(row)]
+        candidates = {row.key for row in found}
+        self._behind = frozenset(_behind(row.key for row in found if row.state == "PENDING"))
         self._known = {job: found for job, found in self._known.items() if job in candidates}
         try:
             self._submissions = self.slurm.submissions() if candidates else {}
@@ -171,7 +190,7 @@ class Enrolment:
         `own` is the owner's request if hadard has changed it, `shown` the nodes that Slurm shows.
         """
         asked = self._submissions.get(row.key)
-        if asked is None or not self.may_include(row):
+        if asked is None or row.key in self._behind or not self.may_include(row):
             return None
         is_changed = own is not None and row.state == "PENDING"
         nodes = own.num_nodes if own is not None and is_changed else shown

@@ -24,7 +24,7 @@ from hadar_slurm.slurm.client.submission import Submission, submission
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.control.modes import Mode, Modes
-from hadar_slurm.slurm.observe.enrolment import describe, is_listed, may_enrol
+from hadar_slurm.slurm.observe.enrolment import MOST_TASKS, describe, is_listed, may_enrol
 from hadar_slurm.slurm.settings import BackendSettings
 
 LISTS = {"partitions": {"main", "long"}, "accounts": {"bio"}}
@@ -222,6 +222,18 @@ def test_only_nodes_of_one_type_are_planned_for_enrolled_jobs(tmp_path: Path) ->
     waits = cluster.submit(begins_s=cluster.slurm.now_s + 500.0)
     job = cluster.backend.observe().by_id[waits.key]
     assert job.allowed_nodes == {"n1", "n2"}
+
+
+def test_of_an_array_only_the_first_tasks_are_steered(tmp_path: Path) -> None:
+    """Each change splits a task from its array; the next task follows when one has started."""
+    cluster = Cluster(tmp_path, Mode.STEER)
+    later_s = cluster.slurm.now_s + 500.0
+    first = cluster.submit(tasks=range(MOST_TASKS + 2), begins_s=later_s)
+    tasks = [job for job in cluster.slurm.jobs if job.array == first.array]
+    known = cluster.backend.observe().by_id
+    assert [task.key in known for task in tasks] == [True] * MOST_TASKS + [False] * 2
+    tasks[3].state = "CANCELLED"
+    assert tasks[MOST_TASKS].key in cluster.backend.observe().by_id
 
 
 def test_unreadable_submissions_keep_the_last_ones(tmp_path: Path) -> None:
