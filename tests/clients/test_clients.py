@@ -51,8 +51,9 @@ def test_a_tool_gives_the_same_where_its_jobs_are_enrolled(
     assert enrolled.said == plain.said
     assert jobs_as_asked_for(tool, enrolled) == jobs_as_asked_for(tool, plain)
     known = {JobId(job) for line in workplace.site.lines() for job in line["jobs"]}
-    started = {job.id for job in enrolled.jobs if job.num_gpus and job.has_started}
-    assert started <= known <= {job.id for job in enrolled.jobs if job.num_gpus}
+    # A job may start and end between two polls.
+    assert known
+    assert known <= {job.id for job in enrolled.jobs if job.num_gpus}
     assert not any(job.description for job in enrolled.jobs)
     rows = workplace.site.queue()
     assert not any(rows[job].is_held or rows[job].restarts for job in known)
