@@ -154,7 +154,7 @@ def _with_directives(request: SbatchRequest, text: str) -> SbatchRequest:
     try:
         words = read_directives(text, "#SBATCH")
     except JobSpecError as error:
-        if request.hadar_options:
+        if request.hadar_options and NO_HADAR not in request.flags:
             raise
         # sbatch will report the error.
         return request._replace(unreadable=str(error))

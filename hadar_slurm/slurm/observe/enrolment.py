@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 MOST_TASKS = 64
 # The parts of a request for generic resources that are GPUs.
 _GPU = re.compile(r"(gres[:/])?gpu(?=$|[:=])")
+_NODES = re.compile("([0-9]+)(?:-([0-9]+))?")
 
 # The names that are enrolled: any of `partitions`, `qos`, `accounts`, `users`.
 Lists = Mapping[str, Collection[str]]
@@ -74,7 +75,8 @@ def describe(row: QueueRow, asked: Submission, num_nodes: str) -> Description:
     """
     if why := _why_left(row, asked):
         raise JobSpecError(why)
-    request, nodes = row.request, _fixed_nodes(num_nodes, asked)
+    nodes = _fixed_nodes(num_nodes, asked, is_pending=row.state == "PENDING")
+    request = row.request
     number = {key: sum(count for _, count in asked_gpus(text)) for key, text in _texts(request)}
     shape: Shape | None
     if per_node := number["per_node"]:
@@ -125,15 +127,16 @@ def _why_left(row: QueueRow, asked: Submission) -> str:
     return "--exclusive is given; hadard counts GPUs, not nodes" if asked.is_exclusive else ""
 
 
-def _fixed_nodes(num_nodes: str, asked: Submission) -> int:
+def _fixed_nodes(num_nodes: str, asked: Submission, *, is_pending: bool) -> int:
     """Return the number of nodes, the least where the most is no bound; raises JobSpecError.
 
     A job that asks for one node or more gets no more nodes than it has tasks.
     """
-    first, _, last = num_nodes.partition("-")
-    least, most = int(first), int(last or first)
+    found = _NODES.fullmatch(num_nodes)
+    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     is_bound = most < (asked.num_tasks if least == 1 else NO_MAXIMUM)
-    if (least != most and is_bound) or least != asked.least_nodes:
+    is_estimate = is_pending and least != asked.least_nodes
+    if not least or (least != most and is_bound) or is_estimate:
         raise JobSpecError("its number of nodes is not certain; give one with --nodes")
     return least
 

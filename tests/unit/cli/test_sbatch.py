@@ -235,6 +235,13 @@ def test_a_job_that_opts_out_is_not_enrolled(site: Site, words: list[str]) -> No
     assert call_of(done)["argv"] == ["--comment=mine", "--comment=mine no-hadar", "job.sh"]
 
 
+def test_without_hadar_a_script_that_only_sbatch_can_read_is_passed_on(site: Site) -> None:
+    """Even with options of hadar-sbatch, which count for nothing then."""
+    (site.root / "job.sh").write_text("#!/bin/sh\n#SBATCH --comment='open\ntrue\n")
+    done = site.run("--no-hadar", *OWN, "job.sh")
+    assert call_of(done)["argv"] == ["job.sh"]
+
+
 @pytest.mark.parametrize("own", [OWN, [], ["--no-hadar"], [*OWN, "--hold"]])
 @pytest.mark.parametrize(
     ("words", "environment"),

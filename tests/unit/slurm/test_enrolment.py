@@ -117,6 +117,12 @@ def test_the_gang_is_what_the_owner_asked_for(
     assert not found.is_held
 
 
+def test_a_running_job_has_the_nodes_that_it_runs_on() -> None:
+    """Whatever it asked for."""
+    row = a_row(Request(per_node="gres:gpu:2"), state="RUNNING")
+    assert describe(row, asked(least_nodes=1), "3").shape == Shape(3, 2)
+
+
 def test_a_type_that_the_owner_names_is_kept() -> None:
     """The description allows no other, in lower case as the estimator has it."""
     found = describe(a_row(Request(per_job="gres:gpu:V100:2")), asked(), "1-10000")
@@ -139,6 +145,9 @@ def test_a_type_that_the_owner_names_is_kept() -> None:
         # Slurm shows the most, and the least only in the requested resources.
         (a_row(), {"least_nodes": 2}, "3-3", "number of nodes"),
         (a_row(), {"least_nodes": 0}, "1-10000", "number of nodes"),
+        (a_row(), {"least_nodes": 0}, "0", "number of nodes"),
+        (a_row(), {}, "1K", "number of nodes"),
+        (a_row(state="COMPLETING"), {}, "0", "number of nodes"),
         (a_row(Request(per_job="gres:gpu:3")), {"least_nodes": 2}, "2-2", "evenly"),
         (a_row(Request(per_job="gres:gpu:5000")), {}, "1-1", "GPUs must be"),
     ],
