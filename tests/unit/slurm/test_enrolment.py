@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import a_queue_row
+from builders import a_gang, a_queue_row
 from fakes.fake_slurm import Asked, FakeJob, FakeSlurm
 from fakes.fake_tools import FakeRunner
 from hypothesis import given
@@ -208,21 +208,20 @@ class Cluster:
 
 @pytest.mark.parametrize("mode", [Mode.STEER, Mode.HOLD])
 def test_an_enrolled_job_is_never_held_or_stopped(tmp_path: Path, mode: Mode) -> None:
-    """Even if a plan wants it: on nodes of two types only a hold could choose the type."""
+    """Even if a plan wants it: on a node of two types only a hold could choose the type."""
     cluster = Cluster(tmp_path, mode)
-    runs = cluster.submit()
+    runs = [cluster.submit() for _ in range(5)]
     cluster.slurm.advance(1.0)
-    assert runs.state == "RUNNING"
-    cluster.submit(excluded=(), nice=0, work_s=10.0)
-    waits = cluster.submit(begins_s=cluster.slurm.now_s + 5.0)
+    assert {job.state for job in runs} == {"RUNNING"}
+    waits = cluster.submit()
     snapshot = cluster.backend.observe()
-    job = snapshot.by_id[runs.key]
-    assert not job.spec.can_checkpoint
-    gang = job.allocation.gangs[0]
-    outcomes = cluster.backend.apply([Stop(runs.key, 0, gang), Start(waits.key, 0, gang)])
-    assert {outcome.status for outcome in outcomes} <= {Status.DEFERRED, Status.DONE}
-    assert runs.state == "RUNNING"
-    assert waits.hold == ""
+    assert not any(job.spec.can_checkpoint for job in snapshot.jobs)
+    stop = Stop(runs[0].key, 0, snapshot.by_id[runs[0].key].allocation.gangs[0])
+    outcomes = cluster.backend.apply([stop, Start(waits.key, 0, a_gang("n3:v100:2"))])
+    assert [outcome.status for outcome in outcomes] == [Status.DEFERRED] * 2
+    assert "enrolled" in outcomes[1].detail
+    assert {job.state for job in runs} == {"RUNNING"}
+    assert (waits.hold, waits.state, runs[0].times_asked_to_save) == ("", "PENDING", 0)
 
 
 def test_only_nodes_of_one_type_are_planned_for_enrolled_jobs(tmp_path: Path) -> None:
