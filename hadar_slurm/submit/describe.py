@@ -18,10 +18,12 @@ from hadar_slurm.jobspec.description import (
     GPU_OPTIONS,
     MAX_LOSS_S,
     MIN_LOSS_S,
+    OF_A_JOB,
     Description,
     is_node_list,
     may_ask,
     parse_shape,
+    workload_of_job,
 )
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.gpu_options import PER_NODE, UNCOUNTED
@@ -29,9 +31,6 @@ from hadar_slurm.submit.request import PREFIX, SbatchRequest
 
 # With many more copies each step contributes less (docs/runtime.md).
 AUTO_COPIES = 16
-# Prefix of the workload name of jobs without a model; no model has it.
-_OF_A_JOB = "job:"
-_MOST_OF_A_NAME = 100
 
 
 def describe(
@@ -261,13 +260,13 @@ def _workload(request: SbatchRequest, table: ThroughputTable) -> str:
     if size is not None:
         raise JobSpecError(f"{PREFIX}batch-size {size}: of which model? give {PREFIX}model too")
     job_name = request.values.get("job-name") or Path(request.script_name or "wrap").name
-    return f"{_OF_A_JOB}{job_name}"[:_MOST_OF_A_NAME]
+    return workload_of_job(job_name)
 
 
 def unknown_model(description: Description, table: ThroughputTable) -> str | None:
     """Return a note for the user if the model's throughput is not known."""
     name = description.workload
-    if not name or name.startswith(_OF_A_JOB) or table.throughputs(name) is not None:
+    if not name or name.startswith(OF_A_JOB) or table.throughputs(name) is not None:
         return None
     known = {workload.lower(): workload for workload in table.workloads}
     near = [known[n] for n in difflib.get_close_matches(name.lower(), known, n=5, cutoff=0.3)]

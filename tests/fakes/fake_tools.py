@@ -409,6 +409,13 @@ _FACTS: dict[str, Fact] = {
     "QOS": lambda slurm, job: _or(job.qos),
     "Account": lambda slurm, job: _or(job.account),
     "Licenses": lambda slurm, job: _or(job.licenses),
+    "TimeLimit": lambda slurm, job: "1:00:00",
+    "NumTasks": lambda slurm, job: "1",
+    "NTPerNode": lambda slurm, job: "0",
+    "OverSubscribe": lambda slurm, job: "OK",
+    "tres-alloc": lambda slurm, job: f"cpu=1,mem=100M,node={_num_nodes(job)},billing=1",
+    "Name": lambda slurm, job: job.name,
+    "Command": lambda slurm, job: "/home/alice/train.sh",
     "Feature": lambda slurm, job: _or("&".join(sorted(job.features))),
     "Comment": lambda slurm, job: _or(job.comment),
 }

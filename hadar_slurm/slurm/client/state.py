@@ -84,19 +84,22 @@ class SlurmState:
 
     def request(self, row: QueueRow) -> Request:
         """Return what a pending job asks for, in a form that may be set again unchanged."""
-        if row.restarts > 0:
-            # Slurm shows the number of nodes of the last run, not the requested one, and refuses
-            # more nodes than tasks.
-            if (description := decode_or_none(row.comment)) is not None:
-                return replace(row.request, num_nodes=description.num_nodes)
-            least = row.request.num_nodes.partition("-")[0]
-            return replace(row.request, num_nodes=f"{least}-{least}")
-        shown = self.num_nodes.get(row.key, "")
+        request, description = row.request, decode_or_none(row.comment)
+        if description is not None and (row.restarts or "-" in description.asks.get("nodes", "")):
+            # Slurm shows the number of nodes of the last run, or its estimate for a range, and
+            # refuses more nodes than tasks.
+            return replace(request, num_nodes=description.num_nodes)
+        shown = self.num_nodes.get(row.key) or asked_nodes("", request.num_nodes)
         least, _, most = shown.partition("-")
-        if self.shows_invented_max_nodes and row.request.per_job and least and most == least:
+        is_open = most == str(parse.NO_MAXIMUM)
+        if row.restarts or (is_open and not request.per_job):
+            # GPUs are counted by node or task: with a maximum Slurm uses as many nodes as are free,
+            # and so more GPUs; without one, which cannot be set again, as few as it can (22.05.8).
+            shown = f"{least}-{least}"
+        elif self.shows_invented_max_nodes and request.per_job and most == least:
             # With the shown maximum, GPUs requested per job could need more nodes than allowed.
             shown = asked_nodes("", least)
-        return replace(row.request, num_nodes=shown or asked_nodes("", row.request.num_nodes))
+        return replace(request, num_nodes=shown)
 
     @cached_property
     def cluster(self) -> Cluster:

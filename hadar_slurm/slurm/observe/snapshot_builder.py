@@ -43,6 +43,7 @@ from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.slurm.control.pins import Pins
 from hadar_slurm.slurm.control.sharing import is_outside, jobs_beside_held, must_steer
 from hadar_slurm.slurm.observe.array_jobs import Fork, Forks, Task, fastest, final_phase, parent_of
+from hadar_slurm.slurm.observe.enrolment import Enrolment
 from hadar_slurm.slurm.observe.limits import Limits
 from hadar_slurm.slurm.observe.parameter_averages import Averages
 from hadar_slurm.slurm.observe.run_outcomes import (
@@ -84,6 +85,8 @@ class Observation:
     way: Mode = Mode.OBSERVE
     # Running copies that must not get USR1 yet, and why; a plan stops no other such job.
     signal_not_ready: Mapping[JobId, str] = field(default_factory=dict)
+    # Managed without a description by hadar-sbatch: never held, pinned or migrated (enrolment.py).
+    enrolled: set[JobId] = field(default_factory=set)
     # Not managed, but still under a hold or pin of hadard: their own requests are to be restored.
     to_restore: set[JobId] = field(default_factory=set)
     # Held by hadard while they wait for other jobs, and not in the snapshot.
@@ -127,6 +130,7 @@ class SnapshotBuilder:
     lost: set[JobId] = field(default_factory=set)
     limits: Limits = field(init=False)
     outcomes: RunOutcomes = field(init=False)
+    enrolment: Enrolment = field(init=False)
     _warned: set[JobId] = field(default_factory=set)
     _runnable: dict[object, bool] = field(default_factory=dict)
     _bars: dict[object, dict[str, Bar]] = field(default_factory=dict)
@@ -145,10 +149,12 @@ class SnapshotBuilder:
         throttles = Throttles(_RETRY_TIMEOUTS * self.settings.pin_timeout_s)
         self.limits = Limits(throttles, self.ledger)
         self.outcomes = RunOutcomes(self.estimator.records)
+        self.enrolment = Enrolment(self.slurm, self.settings.enrol, self.settings.modes)
 
     def observe(self, state: SlurmState) -> Observation:
         """Return what there is to plan, and to correct."""
         self._state = state
+        self.enrolment.read(state.queue.values())
         self._now = Observation(Snapshot(0.0, state.cluster, ()), Forks({}), self._way())
         self._jobs, self._copies, self._ended = [], {}, []
         self._runnable, self.squatted, self._reserved = {}, set(), None
@@ -162,7 +168,7 @@ class SnapshotBuilder:
                 self._jobs, self._copies, state.queue, self.now_s()
             )
         self._add_forks()
-        self._now.pin_timed_out.difference_update(self._now.to_restore)
+        self._now.pin_timed_out -= self._now.to_restore | self._now.enrolled
         alive = self._now.alive
         self._reported_s = {k: time_s for k, time_s in self._reported_s.items() if k in alive}
         self._add_snapshot()
@@ -245,8 +251,7 @@ class SnapshotBuilder:
         claim = self.ledger[row.key]
         mode = Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition)
         is_here = mode is self.mode
-        is_set_apart = row.key in self._state.set_apart_by_detail
-        is_placeable = not is_set_apart and self._can_run(row, description)
+        is_placeable = not self._is_set_apart(row) and self._can_run(row, description)
         disposition = disposition_of(
             row,
             description,
@@ -258,6 +263,8 @@ class SnapshotBuilder:
         if disposition is Disposition.RESTORE:
             self._now.to_restore.add(row.key)
         is_managed = disposition is Disposition.MANAGE
+        if is_managed and self.enrolment.may_include(row):
+            self._now.enrolled.add(row.key)
         parent = parent_of(row, description)
         report = self._report(row) if is_managed or parent is not None else None
         job = self._job(row, description, report) if is_managed else None
@@ -326,7 +333,11 @@ class SnapshotBuilder:
             if row.state == "COMPLETING":
                 marks.add((str(row.key), "ending"))
             # The start of a job changes no plan.
-            elif row.is_live and (row.state != "PENDING" or self._description(row) is not None):
+            elif row.is_live and (
+                row.state != "PENDING"
+                or self._description(row) is not None
+                or self.enrolment.is_new(row)
+            ):
                 marks.add((str(row.key), self._mark(row)))
         marks |= {(row.node.name, "open" if row.node.is_schedulable else "closed") for row in nodes}
         return frozenset(marks)
@@ -365,12 +376,25 @@ class SnapshotBuilder:
         excluded = self.ledger.excluded_by_owner(row, shown) if shown else ()
         try:
             most = max([1, *(shape.nodes for shape in shapes)])
-            return self._state.nodes_of(row, most, excluded)
+            allowed = self._state.nodes_of(row, most, excluded)
+            return allowed if not self._is_steered_only(row) else self._of_one_type(allowed)
         except JobSpecError as error:
             if row.key not in self._warned:
                 self._warned.add(row.key)
                 log.info("job %s is left to Slurm: %s", row.key, error)
             return frozenset()
+
+    def _is_steered_only(self, row: QueueRow) -> bool:
+        """Return whether a waiting job is placed by limits of its nodes alone."""
+        return row.state == "PENDING" and self.enrolment.may_include(row)
+
+    def _of_one_type(self, allowed: frozenset[NodeName] | None) -> frozenset[NodeName] | None:
+        """Return the nodes where no type has to be chosen; None for all nodes."""
+        mixed = {node.name for node in self._state.cluster.nodes if not node.has_one_type}
+        if not mixed:
+            return allowed
+        names = {row.node.name for row in self._state.nodes} if allowed is None else allowed
+        return frozenset(names - mixed)
 
     def _bound_types(self, row: QueueRow) -> frozenset[str]:
         """Return the GPU types that nodes of the job must have."""
@@ -407,14 +431,21 @@ class SnapshotBuilder:
         return tuple(shape for shape in shapes if str(shape.nodes) == row.request.num_nodes)
 
     def _description(self, row: QueueRow) -> Description | None:
-        """Return the description by hadar-sbatch; None where it is missing or invalid."""
+        """Return the description by hadar-sbatch, or that of an enrolled job; None for others."""
         try:
-            return decode(row.comment)
+            return decode(row.comment) or self._enrolled_description(row)
         except JobSpecError as error:
             if row.key not in self._warned:
                 self._warned.add(row.key)
                 log.warning("job %s is left to Slurm: %s", row.key, error)
             return None
+
+    def _enrolled_description(self, row: QueueRow) -> Description | None:
+        if not self.settings.enrol:
+            return None
+        is_pending = row.state == "PENDING"
+        nodes = self._state.request(row).num_nodes if is_pending else str(len(row.nodes))
+        return self.enrolment.description(row, self.ledger[row.key].own, nodes)
 
     def _spec(self, row: QueueRow, description: Description) -> JobSpec:
         throughputs = self._throughputs(row, description)
@@ -521,6 +552,11 @@ class SnapshotBuilder:
             allowed_nodes=self._allowed_nodes(row, spec.shapes, Phase.QUEUED),
             bound_type=GpuType(next(iter(bound))) if len(bound) == 1 else None,
         )
+
+    def _is_set_apart(self, row: QueueRow) -> bool:
+        """Return whether the job is scrontab's, or has no batch script and is not enrolled."""
+        has_script = row.is_batch or self.enrolment.may_include(row)
+        return not has_script or row.key in self._state.set_apart_by_detail
 
     def _pending_phase(
         self, row: QueueRow, gang: Gang | None, barred: Collection[str]
