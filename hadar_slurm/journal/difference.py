@@ -1,0 +1,364 @@
+"""The difference between a round and the one before, and the round from a difference. Pure.
+
+Small fields are in every difference as they are. The large ones are tables, of which it has the
+rows that are new, gone or changed; what many rows have in common is written once. Renewals, one
+for each running job in every round, are given as stretches of those before (docs/journal.md). The
+difference to an empty state is the whole round, only shorter.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from hadar_slurm.journal.line import Line
+
+TABLES = ("nodes", "occupied", "jobs", "ended", "plan", "waiting", "forked")
+# What a damaged or foreign difference raises when it is applied.
+DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+
+Table = dict[str, Any]
+# Of a change of a cell: the column, and the values before and after as text.
+_Key = tuple[str | None, str, str]
+# Names, and pairs [first, last] of names in the table's order.
+_Rows = list[Any]
+
+_JOBS = "jobs"
+_STEPS = "steps_done"
+# The phases of jobs that may train: `steps` has a number for each of them.
+_PROGRESSES = ("running", "starting")
+_OWN = ("changes", "without", "renewed")
+# A stretch of fewer rows is not shorter than their names.
+_LEAST_STRETCH = 3
+# A rule for all rows with one value is looked for among so many changes at least.
+_LEAST_RULE = 4
+# A shorter value is written for each row.
+_LEAST_ALIKE = 8
+# A new job is written like another of the same kind if at most so many fields differ.
+_MOST_OWN = 6
+_KIND = ("user", "workload", "gpus", "phase")
+_NONE = object()
+
+
+@dataclass(slots=True)
+class State:
+    """What the next difference is about: each table as last written, and the last renewals."""
+
+    tables: dict[str, Table] = field(default_factory=dict)
+    renewals: list[Line] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, line: Line) -> State:
+        """Return the state after a whole line."""
+        tables = {name: line[name] for name in TABLES if isinstance(line.get(name), dict)}
+        return cls(tables, _renewals(line["actions"]))
+
+
+def difference(state: State, line: Line) -> Line:
+    """Return what `follow` needs to return a line after `state`."""
+    tree = {name: value for name, value in line.items() if name not in TABLES}
+    tree["actions"], renewed = _split(state.renewals, line["actions"])
+    if renewed:
+        tree["renewed"] = renewed
+    changes = {}
+    for name in TABLES:
+        table = line.get(name, _NONE)
+        if isinstance(table, dict):
+            if change := _change(state.tables.get(name, {}), table, is_jobs=name == _JOBS):
+                changes[name] = change
+            elif name not in state.tables:
+                changes[name] = {}
+        elif table is not _NONE:
+            tree[name] = table
+    if without := [name for name in state.tables if name not in line]:
+        tree["without"] = without
+    return {**tree, "changes": changes} if changes else tree
+
+
+def follow(state: State, tree: Line) -> Line:
+    """Return the line that a difference stands for, and let `state` be the one after it.
+
+    Rows that have not changed are the same objects as in the line before. Raises one of DAMAGE.
+    """
+    line = {name: value for name, value in tree.items() if name not in _OWN}
+    for name, change in tree.get("changes", {}).items():
+        state.tables[name] = _changed(state.tables.get(name, {}), change, is_jobs=name == _JOBS)
+    without = tree.get("without", ())
+    for name, table in state.tables.items():
+        if name not in without and name not in line:
+            line[name] = table
+    if "renewed" in tree:
+        line["actions"] = _joined(state.renewals, tree["actions"], tree["renewed"])
+    state.renewals = _renewals(line["actions"]) or state.renewals
+    return line
+
+
+def _change(old: Table, new: Table, *, is_jobs: bool) -> Line:
+    """Return the change from one table to another, empty if they are equal."""
+    order = _Order(old)
+    steps: list[float] = []
+    alike: dict[_Key, list[str]] = {}
+    values: dict[str, Any] = {}
+    for name, before in old.items():
+        after = new.get(name, _NONE)
+        if after is _NONE:
+            continue
+        cells: Iterable[str | None] = (None,)
+        skipped = None
+        if is_jobs:
+            cells = before.keys() | after.keys()
+            if before.get("phase") in _PROGRESSES:
+                steps.append(_step(before.get(_STEPS), after.get(_STEPS)))
+                is_told = _onward(before.get(_STEPS), steps[-1]) == after.get(_STEPS, _NONE)
+                skipped = _STEPS if is_told else None
+        if after == before:
+            continue
+        for column in cells:
+            was, now = _cell(before, column), _cell(after, column)
+            if was != now and (column is None or column != skipped):
+                was_text, now_text = _text(was), _text(now)
+                alike.setdefault((column, was_text, now_text), []).append(name)
+                values[was_text], values[now_text] = was, now
+    rules = _rules(alike, values, [row for name, row in old.items() if name in new])
+    each: Line = {}
+    sets = []
+    for (column, was_text, now_text), names in alike.items():
+        was, now = values[was_text], values[now_text]
+        if len(names) == 1 and now is not _NONE:
+            (each.setdefault(column, {}) if column else each)[names[0]] = now
+            continue
+        group: Line = {"field": column} if column else {}
+        is_rule = (column, was_text, now_text) in rules
+        group |= {"from": was} if is_rule else {"of": order.rows(names)}
+        sets.append(group if now is _NONE else group | {"to": now})
+    fresh = {name: row for name, row in new.items() if name not in old}
+    parts = {
+        "gone": order.rows([name for name in old if name not in new]),
+        "set": sets,
+        "each": each,
+        "steps": steps if any(steps) else [],
+        **(_new_jobs(fresh, new) if is_jobs else _new_rows(fresh)),
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
+def _rules(
+    alike: Mapping[_Key, Sequence[str]], values: Mapping[str, Any], kept: Sequence[Any]
+) -> set[_Key]:
+    """Return the changes that all rows with the former value have in common.
+
+    Of plain values only, which one look at each row finds.
+    """
+    many = [
+        key
+        for key, names in alike.items()
+        if len(names) >= _LEAST_RULE and isinstance(values[key[1]], str | int | float)
+    ]
+    columns = {column for column, _, _ in many}
+    counts = {column: Counter(_plain(row, column) for row in kept) for column in columns}
+    # Not a number is not equal to itself.
+    return {
+        key
+        for key in many
+        if counts[key[0]][values[key[1]]] == len(alike[key]) and values[key[1]] == values[key[1]]
+    }
+
+
+def _plain(row: Any, column: str | None) -> Any:
+    value = _cell(row, column)
+    return value if isinstance(value, str | int | float) else None
+
+
+def _new_jobs(fresh: Table, table: Table) -> Line:
+    """Return new jobs: each a row, or [a job of its kind, the fields that differ]."""
+    found: Line = {}
+    models: dict[tuple[Any, ...], str] = {}
+    # All jobs there, so that a new one is like one before it in the table or already there.
+    for name, row in table.items() if fresh else ():
+        kind = tuple([row.get(column) for column in _KIND])
+        if name in fresh:
+            found[name] = row
+            if (model := models.get(kind)) is not None:
+                like = table[model]
+                own = {key: value for key, value in row.items() if like.get(key, _NONE) != value}
+                if len(own) <= _MOST_OWN and like.keys() <= row.keys():
+                    found[name] = [model, own]
+        models[kind] = name
+    return {"new": found}
+
+
+def _new_rows(fresh: Table) -> Line:
+    """Return new rows: those with a value of their own, and the others by their value."""
+    alike: dict[str, list[str]] = {}
+    for name, row in fresh.items():
+        alike.setdefault(_text(row), []).append(name)
+    groups = [names for text, names in alike.items() if len(names) > 1 and len(text) > _LEAST_ALIKE]
+    together = {name for names in groups for name in names}
+    own = {name: row for name, row in fresh.items() if name not in together}
+    return {"new": own, "alike": [[fresh[names[0]], names] for names in groups]}
+
+
+def _changed(old: Table, change: Line, *, is_jobs: bool) -> Table:
+    """Return the table after a change."""
+    order = _Order(old)
+    new = dict(old)
+    for name in order.names(change.get("gone", ())):
+        del new[name]
+
+    def put(name: str, column: str | None, value: Any) -> None:
+        if column is None:
+            new[name] = value
+            return
+        row = new[name]
+        if row is old[name]:
+            row = new[name] = dict(row)
+        if value is _NONE:
+            del row[column]
+        else:
+            row[column] = value
+
+    if is_jobs and (steps := change.get("steps")):
+        running = [name for name in new if old[name].get("phase") in _PROGRESSES]
+        for name, step in zip(running, steps, strict=True):
+            if step:
+                put(name, _STEPS, _onward(old[name][_STEPS], step))
+    rules: dict[str | None, dict[Any, Any]] = {}
+    for group in change.get("set", ()):
+        column, value = group.get("field"), group.get("to", _NONE)
+        if "of" not in group:
+            rules.setdefault(column, {})[group["from"]] = value
+            continue
+        for name in order.names(group["of"]):
+            put(name, column, value)
+    for column, values in rules.items():
+        for name in list(new):
+            was = _plain(old[name], column)
+            if was in values:
+                put(name, column, values[was])
+    each = change.get("each", {})
+    for column, cells in each.items() if is_jobs else [(None, each)]:
+        for name, value in cells.items():
+            put(name, column, value)
+    for name, row in change.get("new", {}).items():
+        new[name] = new[row[0]] | row[1] if is_jobs and isinstance(row, list) else row
+    for row, names in change.get("alike", ()):
+        new.update(dict.fromkeys(names, row))
+    return new
+
+
+def _cell(row: Any, column: str | None) -> Any:
+    return row if column is None else row.get(column, _NONE)
+
+
+def _text(value: Any) -> str:
+    return "" if value is _NONE else json.dumps(value, sort_keys=True)
+
+
+def _step(before: Any, after: Any) -> float:
+    """Return the steps between two numbers, 0 if they are none."""
+    if not isinstance(before, int | float) or not isinstance(after, int | float):
+        return 0
+    # Neither infinite nor beyond what three decimals are kept of.
+    if not -1e12 < before < 1e12 or not -1e12 < after < 1e12:
+        return 0
+    step = round(after - before, 3)
+    return int(step) if step == int(step) else step
+
+
+def _onward(before: Any, step: float) -> Any:
+    return round(before + step, 3) if step else before
+
+
+def _renewals(actions: Iterable[Line]) -> list[Line]:
+    """Return the renewals, and after them those that the next round may have of jobs started."""
+    renewals, started = [], []
+    for action in actions:
+        if action["do"] == "renew":
+            renewals.append(action)
+        elif action["do"] == "start" and action["status"] == "done":
+            started.append(action | {"do": "renew", "detail": ""})
+    return renewals + started
+
+
+def _split(before: Sequence[Line], actions: Sequence[Line]) -> tuple[list[Line], list[list[int]]]:
+    """Return the actions that were not among those before, and the stretches of those that were.
+
+    A stretch is [number of other actions ahead of it, first, last], by place among those before.
+    """
+    places = {(action["job"], action["copy"]): n for n, action in enumerate(before)}
+    new: list[Line] = []
+    stretches: list[list[int]] = []
+    for action in actions:
+        place = places.get((action["job"], action["copy"]))
+        if place is None or before[place] != action:
+            new.append(action)
+        elif stretches and stretches[-1][0] == len(new) and stretches[-1][2] == place - 1:
+            stretches[-1][2] = place
+        else:
+            stretches.append([len(new), place, place])
+    return new, stretches
+
+
+def _joined(
+    before: Sequence[Line], new: Sequence[Line], stretches: Iterable[Sequence[int]]
+) -> list[Line]:
+    found: list[Line] = []
+    begin = 0
+    for place, first, last in stretches:
+        if not 0 <= first <= last < len(before):
+            raise IndexError(f"[{first}, {last}] of {len(before)} renewals")
+        found += new[begin:place]
+        found += before[first : last + 1]
+        begin = place
+    return [*found, *new[begin:]]
+
+
+class _Order:
+    """A table's rows in order, to name stretches of them."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._names: list[str] = []
+        self._places: dict[str, int] = {}
+
+    def rows(self, names: Sequence[str]) -> _Rows:
+        """Return names in the table's order with their stretches as pairs."""
+        if len(names) < _LEAST_STRETCH:
+            return list(names)
+        self._number()
+        found: _Rows = []
+        begin = 0
+        while begin < len(names):
+            place = self._places[names[begin]]
+            # Places only grow, so those of a stretch are as far apart as their numbers.
+            ends = range(begin, len(names))
+            length = bisect_left(
+                ends, 1, key=lambda n: self._places[names[n]] - place - (n - begin)
+            )
+            stretch = names[begin : begin + length]
+            if length < _LEAST_STRETCH:
+                found += stretch
+            else:
+                found.append([stretch[0], stretch[-1]])
+            begin += length
+        return found
+
+    def names(self, rows: Iterable[Any]) -> Iterator[str]:
+        """Yield the names in what `rows` returned."""
+        return chain.from_iterable(
+            [each] if isinstance(each, str) else self._between(*each) for each in rows
+        )
+
+    def _between(self, first: str, last: str) -> list[str]:
+        self._number()
+        return self._names[self._places[first] : self._places[last] + 1]
+
+    def _number(self) -> None:
+        if not self._names:
+            self._names = list(self._table)
+            self._places = {name: place for place, name in enumerate(self._names)}
