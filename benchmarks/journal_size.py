@@ -2,14 +2,14 @@
 
     python benchmarks/journal_size.py [--waiting 10000] [--nodes 1000] [--rounds 240] [--json]
 
-A round a minute, in mode `steer`, on nodes of four GPUs of four types, all held. In each round about
-1 % of the running jobs end and others start, as many arrive (every third an array of up to 200
-tasks), the running jobs report whole steps, some wait reasons change, some fair-share factors do
-every five rounds, and one workload's throughput estimates do. Times are CPU seconds of one process:
-`write` has the whole call, of which `line` is the round as a tree, as before there were
-differences. `report` is `hadar report --no-replay` over all rounds; `last` is what `hadar status`
-reads; `explain` finds the newest round of a job that has ended early. `web_start` is the time until
-`hadar web` serves, `page` and `metrics` one answer each, `poll` one round more.
+A round a minute, in mode `steer`, on nodes of four GPUs of four types, all held. In each round 1 %
+of the running jobs end and others start, new ones arrive (one submission in fifty is an array of up
+to 200 tasks), the running jobs report whole steps, wait reasons change, every five rounds the
+fair-share factors do, and one workload's throughput estimates do. Times are CPU seconds of one
+process: `write` has the whole call, of which `line` is the round as a tree. `report` is that of
+`hadar report --no-replay` over all rounds; `last` is what `hadar status` reads; `explain` finds the
+newest round of a job that has ended early. `web_start` is what `hadar web` reads before it serves,
+`web_rounds` of how many rounds; `page` and `metrics` are one answer each.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.engine.actions import Outcome, Renew, Start, Status
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.journal import Journal, as_line, read_last, read_with_older
+from hadar_slurm.lab.simulation import rare_collections
 from hadar_slurm.status.journal_search import newest_with
 from hadar_slurm.status.report import Reporter
 from hadar_slurm.web.exposition import exposition
@@ -269,7 +270,7 @@ def read(path: Path, ended: str) -> dict[str, Any]:
     reporter = Reporter()
     last_s = float(read_last(path, 1)[-1]["time_s"])
     found = {
-        "report_s": cpu_s(lambda: (reporter.read(read_with_older(path)), reporter.report())),
+        "report_s": cpu_s(lambda: report(reporter, path)),
         "last_s": cpu_s(lambda: read_last(path, 4)),
         "explain_s": cpu_s(lambda: newest_with(path, (ended,))) if ended else None,
     }
@@ -280,6 +281,13 @@ def read(path: Path, ended: str) -> dict[str, Any]:
     found["page_s"] = cpu_s(lambda: overview(view))
     found["metrics_s"] = cpu_s(lambda: exposition(follower, "", last_s))
     return {name: round(value, 3) if value is not None else None for name, value in found.items()}
+
+
+def report(reporter: Reporter, path: Path) -> None:
+    """Read all rounds as `hadar report` does."""
+    with rare_collections():
+        reporter.read(read_with_older(path))
+        reporter.report()
 
 
 def cpu_s(call: Callable[[], object]) -> float:

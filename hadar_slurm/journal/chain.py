@@ -1,10 +1,10 @@
 """The text of lines: whole ones and differences, each with a checksum of its chain.
 
-The lines of a mode are a chain: a whole line, and differences, each to the line before. A long whole
-line is written as the difference to nothing, which is shorter. `crc` is the CRC-32 of the line's
-text before it, continued from that of the line before (a whole line's begins at 0). So a line that
-is damaged, or whose predecessor is damaged or missing, is noticed, and the next whole line begins
-anew.
+The lines of a mode are a chain: a whole line, and differences, each to the line before. A long
+whole line is written as the difference to nothing, which is shorter. `crc` is the CRC-32 of the
+line's text before it, continued from that of the line before (a whole line's begins at 0). So a
+line that is damaged, or whose predecessor is damaged or missing, is noticed, and the next whole
+line begins another chain.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hadar_slurm.journal.line import VERSION, VERSIONS, Line
 
 # A line shorter than this is written as it is: journals of small sites and simulations are plain.
 PLAIN_BYTES = 16_000
-# Differences that follow a whole line: at most this multiple of its length, and so many.
+# Differences after a whole line: at most this multiple of its length, and this number of them.
 _MOST_LENGTHS = 6.0
 _MOST_STEPS = 1_000
 # A longer difference, as a share of the whole line, is not worth it.
@@ -148,7 +148,7 @@ class Decoder:
 
 
 def head_of(text: bytes) -> tuple[str, bool]:
-    """Return a line's mode, as far as it can be told from its beginning, and if it is whole."""
+    """Return a line's mode, by its beginning, and whether it is whole."""
     found = _HEAD.match(text)
     if not found:
         return "", True

@@ -35,11 +35,11 @@ _PROGRESSES = ("running", "starting")
 _OWN = ("changes", "without", "renewed")
 # A stretch of fewer rows is not shorter than their names.
 _LEAST_STRETCH = 3
-# A rule for all rows with one value is looked for among so many changes at least.
+# A rule for all rows with one value is looked for among at least this many changes.
 _LEAST_RULE = 4
 # A shorter value is written for each row.
 _LEAST_ALIKE = 8
-# A new job is written like another of the same kind if at most so many fields differ.
+# A new job is written like another of the same kind if at most this many fields differ.
 _MOST_OWN = 6
 _KIND = ("user", "workload", "gpus", "phase")
 _NONE = object()
@@ -112,7 +112,7 @@ def _change(old: Table, new: Table, *, is_jobs: bool) -> Line:
         skipped = None
         if is_jobs:
             cells = before.keys() | after.keys()
-            if before.get("phase") in _PROGRESSES:
+            if before["phase"] in _PROGRESSES:
                 steps.append(_step(before.get(_STEPS), after.get(_STEPS)))
                 is_told = _onward(before.get(_STEPS), steps[-1]) == after.get(_STEPS, _NONE)
                 skipped = _STEPS if is_told else None
@@ -223,10 +223,11 @@ def _changed(old: Table, change: Line, *, is_jobs: bool) -> Table:
             row[column] = value
 
     if is_jobs and (steps := change.get("steps")):
-        running = [name for name in new if old[name].get("phase") in _PROGRESSES]
+        running = [n for n, row in old.items() if row["phase"] in _PROGRESSES and n in new]
         for name, step in zip(running, steps, strict=True):
             if step:
-                put(name, _STEPS, _onward(old[name][_STEPS], step))
+                row = old[name]
+                new[name] = {**row, _STEPS: _onward(row[_STEPS], step)}
     rules: dict[str | None, dict[Any, Any]] = {}
     for group in change.get("set", ()):
         column, value = group.get("field"), group.get("to", _NONE)
@@ -236,10 +237,9 @@ def _changed(old: Table, change: Line, *, is_jobs: bool) -> Table:
         for name in order.names(group["of"]):
             put(name, column, value)
     for column, values in rules.items():
-        for name in list(new):
-            was = _plain(old[name], column)
-            if was in values:
-                put(name, column, values[was])
+        for name in _with_value(old, column, values):
+            if name in new:
+                put(name, column, values[_cell(old[name], column)])
     each = change.get("each", {})
     for column, cells in each.items() if is_jobs else [(None, each)]:
         for name, value in cells.items():
@@ -249,6 +249,17 @@ def _changed(old: Table, change: Line, *, is_jobs: bool) -> Table:
     for row, names in change.get("alike", ()):
         new.update(dict.fromkeys(names, row))
     return new
+
+
+def _with_value(table: Table, column: str | None, values: Mapping[Any, Any]) -> list[str]:
+    """Return the rows with one of some plain values in a column."""
+    try:
+        if column is None:
+            return [name for name, value in table.items() if value in values]
+        return [name for name, row in table.items() if row.get(column, _NONE) in values]
+    except TypeError:
+        # Some other row has a value that cannot be looked up.
+        return [name for name, row in table.items() if _plain(row, column) in values]
 
 
 def _cell(row: Any, column: str | None) -> Any:

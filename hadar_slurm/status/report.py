@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from hadar_slurm.core.cluster import Cluster, GpuType
 from hadar_slurm.core.job import JobSpec
@@ -65,7 +66,8 @@ class Reporter:
     _first: dict[str, Line] = field(default_factory=dict)
     _last: dict[str, Line] = field(default_factory=dict)
     _ends: dict[str, tuple[str, float]] = field(default_factory=dict)
-    _actions: Counter[str] = field(default_factory=Counter)
+    # By (what, status).
+    _actions: Counter[tuple[str, str]] = field(default_factory=Counter)
     _decisions_s: list[float] = field(default_factory=list)
     _hours: dict[GpuType, GpuHours] = field(default_factory=dict)
     _open: list[Line] = field(default_factory=list)
@@ -89,13 +91,12 @@ class Reporter:
         self._failed += bool(line["errors"])
         self._errors.update(line["errors"])
         self._decisions_s.append(float(line["durations_s"].get("plan", 0.0)))
-        for action in line["actions"]:
-            self._actions[f"{action['do']} {action['status']}"] += 1
+        self._actions.update(map(itemgetter("do", "status"), line["actions"]))
         if "jobs" not in line:
             return
         self._seen = line
         jobs, known = line["jobs"], self._first
-        known |= {name: jobs[name] for name in jobs.keys() - known.keys()}
+        known |= {name: jobs[name] for name in jobs if name not in known}
         self._last |= jobs
         for name, end in line["ended"].items():
             if end["end_s"] >= first_s:
@@ -158,9 +159,9 @@ class Reporter:
             jobs=len(self._last),
             ended=dict(sorted(ended.items())),
             mean_jct_s=statistics.fmean(jcts_s) if jcts_s else None,
-            starts=self._actions["start done"],
-            moves=self._actions["stop done"],
-            refused=sum(n for name, n in self._actions.items() if name.endswith(" refused")),
+            starts=self._actions["start", "done"],
+            moves=self._actions["stop", "done"],
+            refused=sum(n for (_, status), n in self._actions.items() if status == "refused"),
             decision_s_p50=statistics.median(self._decisions_s),
             decision_s_max=max(self._decisions_s),
             gpu_hours=dict(sorted(self._hours.items())),

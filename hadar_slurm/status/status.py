@@ -131,10 +131,8 @@ class HeldGpus:
 
     def at(self, line: Line) -> Mapping[SlotKey, int]:
         """Return the GPUs held by a line's jobs; not to be changed."""
-        before, now = self._gangs, {}
-        for name, job in line.get("jobs", {}).items():
-            if gangs := job["holds"]:
-                now[name] = gangs
+        jobs = line.get("jobs", {}).items()
+        before, now = self._gangs, {name: job["holds"] for name, job in jobs if job["holds"]}
         held = self._held.copy()
         # A job that keeps its gangs has the same object as in the line before.
         for name, gangs in before.items():

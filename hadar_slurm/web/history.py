@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from operator import add
@@ -255,7 +255,9 @@ class History:
             jobs |= lines[mode]["jobs"]
             waiting |= lines[mode]["waiting"]
             prices |= prices_of(lines[mode]["figures"])
-        held = (jobs.get(segment.job_id, {"phase": "running"}) for segment in self.held())
+        held = self.held()
+        lost = {"phase": "running"}
+        phases = Counter(jobs.get(bar.job_id, lost)["phase"] for bar in held)
         nodes = lines[by_reach(lines)[0]]["nodes"] if lines else {}
         return Now(
             time_s=now_s,
@@ -266,10 +268,10 @@ class History:
             jobs=jobs,
             waiting=waiting,
             planned=frozenset(job for seen in lines.values() for job in seen["plan"] or ()),
-            copies=dict(Counter(job["phase"] for job in held)),
+            copies=dict(phases),
             forked={k: v for seen in self._seen.values() for k, v in seen.forked.items()},
             number=int(line["round"]),
-            gpus=self._gpus(nodes),
+            gpus=self._gpus(nodes, held),
             prices=prices,
             nodes=nodes,
         )
@@ -289,11 +291,12 @@ class History:
                     others.subtract(slots_of(tree))
         return dict(+others)
 
-    def _gpus(self, nodes: Mapping[str, Line]) -> dict[str, Gpus]:
+    def _gpus(self, nodes: Mapping[str, Line], bars: Iterable[Segment]) -> dict[str, Gpus]:
         others = self._others_now()
-        held: Counter[tuple[str, str]] = Counter()
-        for segment in self.held():
-            held.update(dict(segment.gang.slots))
+        held: defaultdict[tuple[str, str], int] = defaultdict(int)
+        for bar in bars:
+            for slot, count in bar.gang.slots:
+                held[slot] += count
         found: dict[str, Gpus] = {}
         for name, node in nodes.items():
             for gpu_type, total in node["gpus"].items():

@@ -147,21 +147,22 @@ class Observed:
             return cls()
         slots_of({name: node["gpus"] for name, node in line["nodes"].items()})
         slots_of(line["occupied"])
-        gangs: dict[str, Mapping[int, Gang]] = {}
         known, jobs, facts = before.jobs, line["jobs"], line.get("forked", {})
-        forked: dict[str, Forked] = {}
-        for job_id, job in jobs.items():
-            old = known.get(job_id)
-            if old is not job:
-                _check(job_id, job, old)
-            if trees := job["holds"]:
-                if old is not None and old["holds"] is trees:
-                    gangs[job_id] = before.gangs[job_id]
-                else:
+        gangs = {name: held for name, held in before.gangs.items() if name in jobs}
+        for job_id in [name for name, job in jobs.items() if known.get(name) is not job]:
+            job, old = jobs[job_id], known.get(job_id)
+            _check(job_id, job, old)
+            if old is None or old["holds"] is not job["holds"]:
+                gangs.pop(job_id, None)
+                if trees := job["holds"]:
                     gangs[job_id] = {int(n): Gang.of(slots_of(tree)) for n, tree in trees.items()}
-            may_fork = len(trees) > 1 or "copies" in job or job_id in facts
-            if may_fork and (copies := forked_of(line, job_id)):
-                forked[job_id] = copies
+        may_fork = {*facts, *(name for name, job in jobs.items() if "copies" in job)}
+        may_fork |= {name for name, held in gangs.items() if len(held) > 1}
+        forked = {
+            name: copies
+            for name in jobs.keys() & may_fork
+            if (copies := forked_of(line, name)) is not None
+        }
         return cls(jobs, gangs, forked)
 
 
@@ -169,7 +170,7 @@ def _check(job_id: str, job: Line, old: Line | None) -> None:
     """Raise one of DAMAGE for a job whose fields are not valid; `old` is one that is valid."""
     if not job.keys() >= _JOB_KEYS:
         raise ValueError(f"job {job_id} is incomplete")
-    if old is not None and all(job.get(key) is old.get(key) for key in _CHECKED):
+    if old is not None and all([job.get(key) is old.get(key) for key in _CHECKED]):
         return
     _whole(job["gpus"])
     throughputs = throughputs_of(job)
