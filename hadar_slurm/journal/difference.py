@@ -30,13 +30,13 @@ _Rows = list[Any]
 
 _JOBS = "jobs"
 _STEPS = "steps_done"
-# The phases of jobs that may train: `steps` has a number for each of them.
-_PROGRESSES = ("running", "starting")
+# The phases of jobs that may train: `steps` has a number for each of these jobs.
+_TRAINING = ("running", "starting")
 _OWN = ("changes", "without", "renewed")
 # A stretch of fewer rows is not shorter than their names.
 _LEAST_STRETCH = 3
-# A rule for all rows with one value is looked for among at least this many changes.
-_LEAST_RULE = 4
+# A rule, which looks at all rows, is for at least this many of them.
+_LEAST_RULE = 40
 # A shorter value is written for each row.
 _LEAST_ALIKE = 8
 # A new job is written like another of the same kind if at most this many fields differ.
@@ -52,11 +52,8 @@ class State:
     tables: dict[str, Table] = field(default_factory=dict)
     renewals: list[Line] = field(default_factory=list)
 
-    @classmethod
-    def of(cls, line: Line) -> State:
-        """Return the state after a whole line."""
-        tables = {name: line[name] for name in TABLES if isinstance(line.get(name), dict)}
-        return cls(tables, _renewals(line["actions"]))
+    # The jobs that may train, in the order of `steps`.
+    training: dict[str, None] = field(default_factory=dict)
 
 
 def difference(state: State, line: Line) -> Line:
@@ -69,7 +66,8 @@ def difference(state: State, line: Line) -> Line:
     for name in TABLES:
         table = line.get(name, _NONE)
         if isinstance(table, dict):
-            if change := _change(state.tables.get(name, {}), table, is_jobs=name == _JOBS):
+            training = state.training if name == _JOBS else None
+            if change := _change(state.tables.get(name, {}), table, training):
                 changes[name] = change
             elif name not in state.tables:
                 changes[name] = {}
@@ -87,7 +85,8 @@ def follow(state: State, tree: Line) -> Line:
     """
     line = {name: value for name, value in tree.items() if name not in _OWN}
     for name, change in tree.get("changes", {}).items():
-        state.tables[name] = _changed(state.tables.get(name, {}), change, is_jobs=name == _JOBS)
+        training = state.training if name == _JOBS else None
+        state.tables[name] = _changed(state.tables.get(name, {}), change, training)
     without = tree.get("without", ())
     for name, table in state.tables.items():
         if name not in without and name not in line:
@@ -98,32 +97,31 @@ def follow(state: State, tree: Line) -> Line:
     return line
 
 
-def _change(old: Table, new: Table, *, is_jobs: bool) -> Line:
-    """Return the change from one table to another, empty if they are equal."""
-    order = _Order(old)
-    steps: list[float] = []
+def _change(old: Table, new: Table, training: Mapping[str, None] | None) -> Line:
+    """Return the change from one table to another, empty if they are equal.
+
+    `training` is of the table of jobs, None for other tables.
+    """
+    is_jobs, order = training is not None, _Order(old)
+    steps = [_step(old[name], new[name]) for name in training or () if name in new]
     alike: dict[_Key, list[str]] = {}
     values: dict[str, Any] = {}
     for name, before in old.items():
         after = new.get(name, _NONE)
         if after is _NONE:
             continue
-        cells: Iterable[str | None] = (None,)
-        skipped = None
-        if is_jobs:
-            cells = before.keys() | after.keys()
-            if before["phase"] in _PROGRESSES:
-                steps.append(_step(before.get(_STEPS), after.get(_STEPS)))
-                is_told = _onward(before.get(_STEPS), steps[-1]) == after.get(_STEPS, _NONE)
-                skipped = _STEPS if is_told else None
         if after == before:
             continue
+        cells: Iterable[str | None] = before.keys() | after.keys() if is_jobs else (None,)
         for column in cells:
             was, now = _cell(before, column), _cell(after, column)
-            if was != now and (column is None or column != skipped):
-                was_text, now_text = _text(was), _text(now)
-                alike.setdefault((column, was_text, now_text), []).append(name)
-                values[was_text], values[now_text] = was, now
+            if was == now or (
+                column == _STEPS and name in (training or ()) and _is_told(before, after)
+            ):
+                continue
+            was_text, now_text = _text(was), _text(now)
+            alike.setdefault((column, was_text, now_text), []).append(name)
+            values[was_text], values[now_text] = was, now
     rules = _rules(alike, values, [row for name, row in old.items() if name in new])
     each: Line = {}
     sets = []
@@ -203,12 +201,17 @@ def _new_rows(fresh: Table) -> Line:
     return {"new": own, "alike": [[fresh[names[0]], names] for names in groups]}
 
 
-def _changed(old: Table, change: Line, *, is_jobs: bool) -> Table:
-    """Return the table after a change."""
-    order = _Order(old)
+def _changed(old: Table, change: Line, training: dict[str, None] | None) -> Table:
+    """Return the table after a change, and let `training` be as after it.
+
+    Rows that do not change are not looked at: there may be many thousands.
+    """
+    is_jobs, order = training is not None, _Order(old)
     new = dict(old)
+    touched = list(change.get("new", ()))
     for name in order.names(change.get("gone", ())):
         del new[name]
+        touched.append(name)
 
     def put(name: str, column: str | None, value: Any) -> None:
         if column is None:
@@ -217,14 +220,16 @@ def _changed(old: Table, change: Line, *, is_jobs: bool) -> Table:
         row = new[name]
         if row is old[name]:
             row = new[name] = dict(row)
+        if column == "phase":
+            touched.append(name)
         if value is _NONE:
             del row[column]
         else:
             row[column] = value
 
-    if is_jobs and (steps := change.get("steps")):
-        running = [n for n, row in old.items() if row["phase"] in _PROGRESSES and n in new]
-        for name, step in zip(running, steps, strict=True):
+    if steps := change.get("steps"):
+        names = [name for name in training or () if name in new]
+        for name, step in zip(names, steps, strict=True):
             if step:
                 row = old[name]
                 new[name] = {**row, _STEPS: _onward(row[_STEPS], step)}
@@ -248,6 +253,12 @@ def _changed(old: Table, change: Line, *, is_jobs: bool) -> Table:
         new[name] = new[row[0]] | row[1] if is_jobs and isinstance(row, list) else row
     for row, names in change.get("alike", ()):
         new.update(dict.fromkeys(names, row))
+    if training is not None:
+        for name in touched:
+            if name in new and new[name].get("phase") in _TRAINING:
+                training.setdefault(name)
+            else:
+                training.pop(name, None)
     return new
 
 
@@ -270,19 +281,26 @@ def _text(value: Any) -> str:
     return "" if value is _NONE else json.dumps(value, sort_keys=True)
 
 
-def _step(before: Any, after: Any) -> float:
-    """Return the steps between two numbers, 0 if they are none."""
-    if not isinstance(before, int | float) or not isinstance(after, int | float):
+def _step(before: Line, after: Line) -> float:
+    """Return the steps between two rows of a job, 0 if they are not numbers."""
+    was, now = before.get(_STEPS), after.get(_STEPS)
+    if not isinstance(was, int | float) or not isinstance(now, int | float):
         return 0
     # Neither infinite nor beyond what three decimals are kept of.
-    if not -1e12 < before < 1e12 or not -1e12 < after < 1e12:
+    if not -1e12 < was < 1e12 or not -1e12 < now < 1e12:
         return 0
-    step = round(after - before, 3)
+    step = round(now - was, 3)
     return int(step) if step == int(step) else step
 
 
 def _onward(before: Any, step: float) -> Any:
     return round(before + step, 3) if step else before
+
+
+def _is_told(before: Line, after: Line) -> bool:
+    """Return whether a job's entry in `steps` gives its steps exactly."""
+    told = _onward(before.get(_STEPS, _NONE), _step(before, after))
+    return bool(told == after.get(_STEPS, _NONE))
 
 
 def _renewals(actions: Iterable[Line]) -> list[Line]:

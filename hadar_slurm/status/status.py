@@ -126,24 +126,26 @@ def use_by(held: Sequence[Mapping[SlotKey, int]], first: Line) -> dict[GpuType, 
 class HeldGpus:
     """The GPUs held by the jobs of one mode, line by line; unchanged jobs cost almost nothing."""
 
+    _jobs: Mapping[str, Line] = field(default_factory=dict)
     _gangs: dict[str, Line] = field(default_factory=dict)
     _held: Counter[SlotKey] = field(default_factory=Counter)
 
     def at(self, line: Line) -> Mapping[SlotKey, int]:
         """Return the GPUs held by a line's jobs; not to be changed."""
-        jobs = line.get("jobs", {}).items()
-        before, now = self._gangs, {name: job["holds"] for name, job in jobs if job["holds"]}
-        held = self._held.copy()
-        # A job that keeps its gangs has the same object as in the line before.
-        for name, gangs in before.items():
-            if now.get(name) is not gangs:
-                for tree in gangs.values():
+        before, jobs = self._jobs, line.get("jobs", {})
+        gangs, held = self._gangs, self._held.copy()
+        # A job that has not changed is the same object as in the line before.
+        gone = [name for name in gangs if name not in jobs]
+        for name in [*gone, *(name for name, job in jobs.items() if before.get(name) is not job)]:
+            old, new = gangs.pop(name, {}), jobs[name]["holds"] if name in jobs else {}
+            if new:
+                gangs[name] = new
+            if old is not new:
+                for tree in old.values():
                     held.subtract(_slots(tree))
-        for name, gangs in now.items():
-            if before.get(name) is not gangs:
-                for tree in gangs.values():
+                for tree in new.values():
                     held.update(_slots(tree))
-        self._gangs, self._held = now, held
+        self._jobs, self._held = jobs, held
         return held
 
 

@@ -28,7 +28,6 @@ from hadar_slurm.web.lines import (
     RoundRow,
     Slots,
     by_reach,
-    partition_of,
     row_of,
     slots_of,
     time_of,
@@ -221,8 +220,7 @@ class History:
                 job = line["jobs"][job_id]
                 self.names[job_id] = (str(job["user"]), str(job["workload"]))
         self.now = self._summary(line, now_s)
-        names = {job.get("partition", "") for job in self.now.jobs.values()}
-        self.partitions.update(partition_of({"partition": name}) for name in names)
+        self.partitions |= seen.partitions
         if "nodes" in line:
             others: Holds = {}
             for slot, count in self._others_now().items():

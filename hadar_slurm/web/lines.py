@@ -121,6 +121,10 @@ class Observed:
     jobs: Mapping[str, Line] = field(default_factory=dict)
     gangs: Mapping[str, Mapping[int, Gang]] = field(default_factory=dict)
     forked: Mapping[str, Forked] = field(default_factory=dict)
+    # Those of all jobs so far.
+    partitions: frozenset[str] = frozenset()
+    # The jobs that may have several copies.
+    may_fork: frozenset[str] = frozenset()
 
     @property
     def holds(self) -> Holds:
@@ -149,21 +153,24 @@ class Observed:
         slots_of(line["occupied"])
         known, jobs, facts = before.jobs, line["jobs"], line.get("forked", {})
         gangs = {name: held for name, held in before.gangs.items() if name in jobs}
-        for job_id in [name for name, job in jobs.items() if known.get(name) is not job]:
+        changed = [name for name, job in jobs.items() if known.get(name) is not job]
+        for job_id in changed:
             job, old = jobs[job_id], known.get(job_id)
             _check(job_id, job, old)
             if old is None or old["holds"] is not job["holds"]:
                 gangs.pop(job_id, None)
                 if trees := job["holds"]:
                     gangs[job_id] = {int(n): Gang.of(slots_of(tree)) for n, tree in trees.items()}
-        may_fork = {*facts, *(name for name, job in jobs.items() if "copies" in job)}
-        may_fork |= {name for name, held in gangs.items() if len(held) > 1}
+        several = [n for n in changed if "copies" in jobs[n] or len(jobs[n]["holds"]) > 1]
+        may_fork = before.may_fork.union(several)
         forked = {
             name: copies
-            for name in jobs.keys() & may_fork
+            for name in jobs.keys() & (may_fork | facts.keys())
             if (copies := forked_of(line, name)) is not None
         }
-        return cls(jobs, gangs, forked)
+        names = {jobs[name].get("partition", "") for name in changed}
+        found = before.partitions.union(partition_of({"partition": name}) for name in names)
+        return cls(jobs, gangs, forked, found, may_fork & jobs.keys())
 
 
 def _check(job_id: str, job: Line, old: Line | None) -> None:
