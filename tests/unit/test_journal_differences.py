@@ -263,7 +263,7 @@ def damaged(path: Path, number: int) -> None:
 
 
 def test_damage_ends_with_the_next_whole_line(tmp_path: Path) -> None:
-    """A damaged line is named with its file and number; later lines are told or right."""
+    """A damaged line is named with its file and number; later lines are left out or right."""
     path = tmp_path / "j"
     write(path, range(4))
     write(path, range(4, 8))
