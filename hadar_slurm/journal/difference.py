@@ -42,6 +42,8 @@ _LEAST_ALIKE = 8
 # A new job is written like another of the same kind if at most this many fields differ.
 _MOST_OWN = 6
 _KIND = ("user", "workload", "gpus", "phase")
+# Stretches looked for in a table without numbering all of its rows.
+_MOST_SEARCHES = 16
 _NONE = object()
 
 
@@ -91,9 +93,8 @@ def follow(state: State, tree: Line) -> Line:
     for name, table in state.tables.items():
         if name not in without and name not in line:
             line[name] = table
-    if "renewed" in tree:
-        line["actions"] = _joined(state.renewals, tree["actions"], tree["renewed"])
-    state.renewals = _renewals(line["actions"]) or state.renewals
+    line["actions"], renewals = _joined(state.renewals, tree["actions"], tree.get("renewed", ()))
+    state.renewals = renewals or state.renewals
     return line
 
 
@@ -303,17 +304,6 @@ def _is_told(before: Line, after: Line) -> bool:
     return bool(told == after.get(_STEPS, _NONE))
 
 
-def _renewals(actions: Iterable[Line]) -> list[Line]:
-    """Return the renewals, and after them those that the next round may have of jobs started."""
-    renewals, started = [], []
-    for action in actions:
-        if action["do"] == "renew":
-            renewals.append(action)
-        elif action["do"] == "start" and action["status"] == "done":
-            started.append(action | {"do": "renew", "detail": ""})
-    return renewals + started
-
-
 def _split(before: Sequence[Line], actions: Sequence[Line]) -> tuple[list[Line], list[list[int]]]:
     """Return the actions that were not among those before, and the stretches of those that were.
 
@@ -335,16 +325,26 @@ def _split(before: Sequence[Line], actions: Sequence[Line]) -> tuple[list[Line],
 
 def _joined(
     before: Sequence[Line], new: Sequence[Line], stretches: Iterable[Sequence[int]]
-) -> list[Line]:
+) -> tuple[list[Line], list[Line]]:
+    """Return all actions, and the renewals that those of the next round may repeat.
+
+    These are the renewals, and after them one for each job started.
+    """
     found: list[Line] = []
+    renewals: list[Line] = []
     begin = 0
-    for place, first, last in stretches:
-        if not 0 <= first <= last < len(before):
+    for place, first, last in (*stretches, (len(new), 0, -1)):
+        if not 0 <= first <= last + 1 <= len(before):
             raise IndexError(f"[{first}, {last}] of {len(before)} renewals")
-        found += new[begin:place]
+        others = new[begin:place]
+        found += others
         found += before[first : last + 1]
+        renewals += [action for action in others if action["do"] == "renew"]
+        renewals += before[first : last + 1]
         begin = place
-    return [*found, *new[begin:]]
+    started = [action for action in new if action["do"] == "start" and action["status"] == "done"]
+    renewals += [action | {"do": "renew", "detail": ""} for action in started]
+    return found, renewals
 
 
 class _Order:
@@ -354,6 +354,7 @@ class _Order:
         self._table = table
         self._names: list[str] = []
         self._places: dict[str, int] = {}
+        self._asked = 0
 
     def rows(self, names: Sequence[str]) -> _Rows:
         """Return names in the table's order with their stretches as pairs."""
@@ -384,10 +385,15 @@ class _Order:
         )
 
     def _between(self, first: str, last: str) -> list[str]:
-        self._number()
-        return self._names[self._places[first] : self._places[last] + 1]
+        self._asked += 1
+        if self._asked > _MOST_SEARCHES:
+            self._number()
+            return self._names[self._places[first] : self._places[last] + 1]
+        self._names = self._names or list(self._table)
+        begin = self._names.index(first)
+        return self._names[begin : self._names.index(last, begin) + 1]
 
     def _number(self) -> None:
-        if not self._names:
-            self._names = list(self._table)
+        if not self._places:
+            self._names = self._names or list(self._table)
             self._places = {name: place for place, name in enumerate(self._names)}
