@@ -111,10 +111,11 @@ class Decoder:
         # None after damage.
         self._chains: dict[str, _Read | None] = {}
 
-    def line_of(self, text: bytes) -> Line | None:
+    def line_of(self, text: bytes, *, keeps: bool = True) -> Line | None:
         """Return the whole line for a text; None for a difference to a line before the first text.
 
-        Raises ConfigError if the text is damaged, or is a difference to such a line.
+        Without `keeps` this is faster, and the line is right until the next call only. Raises
+        ConfigError if the text is damaged, or is a difference to such a line.
         """
         text = text.rstrip(b"\n")
         try:
@@ -140,7 +141,7 @@ class Decoder:
             self._chains[mode] = _Read(None, _crc_of(text))
             return tree
         try:
-            line = follow(chain.state, tree)
+            line = follow(chain.state, tree, keeps=keeps)
         except DAMAGE as error:
             raise ConfigError(f"not a journal line: {error!r}") from error
         self._chains[mode] = _Read(chain.state, _crc_of(text))

@@ -80,15 +80,16 @@ def difference(state: State, line: Line) -> Line:
     return {**tree, "changes": changes} if changes else tree
 
 
-def follow(state: State, tree: Line) -> Line:
+def follow(state: State, tree: Line, *, keeps: bool = True) -> Line:
     """Return the line that a difference stands for, and let `state` be the one after it.
 
-    Rows that have not changed are the same objects as in the line before. Raises one of DAMAGE.
+    Rows that have not changed are the same objects as in the line before. Without `keeps` nothing
+    is copied, and the lines before are no longer what they were. Raises one of DAMAGE.
     """
     line = {name: value for name, value in tree.items() if name not in _OWN}
     for name, change in tree.get("changes", {}).items():
         training = state.training if name == _JOBS else None
-        state.tables[name] = _changed(state.tables.get(name, {}), change, training)
+        state.tables[name] = _changed(state.tables.get(name, {}), change, training, keeps=keeps)
     without = tree.get("without", ())
     for name, table in state.tables.items():
         if name not in without and name not in line:
@@ -202,15 +203,28 @@ def _new_rows(fresh: Table) -> Line:
     return {"new": own, "alike": [[fresh[names[0]], names] for names in groups]}
 
 
-def _changed(old: Table, change: Line, training: dict[str, None] | None) -> Table:
+def _changed(old: Table, change: Line, training: dict[str, None] | None, *, keeps: bool) -> Table:
     """Return the table after a change, and let `training` be as after it.
 
     Rows that do not change are not looked at: there may be many thousands.
     """
     is_jobs, order = training is not None, _Order(old)
-    new = dict(old)
+    new = dict(old) if keeps else old
+    sets = change.get("set", ())
+    # All by the table as it was, before any row of it changes.
+    gone = list(order.names(change.get("gone", ())))
+    chosen = [list(order.names(group["of"])) if "of" in group else None for group in sets]
+    rules: dict[str | None, dict[Any, Any]] = {}
+    for group in sets:
+        if "of" not in group:
+            rules.setdefault(group.get("field"), {})[group["from"]] = group.get("to", _NONE)
+    hits = [
+        (name, column, values[was])
+        for column, values in rules.items()
+        for name, was in _with_value(old, column, values)
+    ]
     touched = list(change.get("new", ()))
-    for name in order.names(change.get("gone", ())):
+    for name in gone:
         del new[name]
         touched.append(name)
 
@@ -219,7 +233,7 @@ def _changed(old: Table, change: Line, training: dict[str, None] | None) -> Tabl
             new[name] = value
             return
         row = new[name]
-        if row is old[name]:
+        if keeps and row is old[name]:
             row = new[name] = dict(row)
         if column == "phase":
             touched.append(name)
@@ -232,20 +246,14 @@ def _changed(old: Table, change: Line, training: dict[str, None] | None) -> Tabl
         names = [name for name in training or () if name in new]
         for name, step in zip(names, steps, strict=True):
             if step:
-                row = old[name]
-                new[name] = {**row, _STEPS: _onward(row[_STEPS], step)}
-    rules: dict[str | None, dict[Any, Any]] = {}
-    for group in change.get("set", ()):
-        column, value = group.get("field"), group.get("to", _NONE)
-        if "of" not in group:
-            rules.setdefault(column, {})[group["from"]] = value
-            continue
-        for name in order.names(group["of"]):
+                row = new[name] = dict(old[name]) if keeps else old[name]
+                row[_STEPS] = _onward(row[_STEPS], step)
+    for group, some in zip(sets, chosen, strict=True):
+        for name in some or ():
+            put(name, group.get("field"), group.get("to", _NONE))
+    for name, column, value in hits:
+        if name in new:
             put(name, column, value)
-    for column, values in rules.items():
-        for name in _with_value(old, column, values):
-            if name in new:
-                put(name, column, values[_cell(old[name], column)])
     each = change.get("each", {})
     for column, cells in each.items() if is_jobs else [(None, each)]:
         for name, value in cells.items():
@@ -263,15 +271,19 @@ def _changed(old: Table, change: Line, training: dict[str, None] | None) -> Tabl
     return new
 
 
-def _with_value(table: Table, column: str | None, values: Mapping[Any, Any]) -> list[str]:
-    """Return the rows with one of some plain values in a column."""
+def _with_value(
+    table: Table, column: str | None, values: Mapping[Any, Any]
+) -> list[tuple[str, Any]]:
+    """Return the rows with one of some plain values in a column, and that value."""
     try:
         if column is None:
-            return [name for name, value in table.items() if value in values]
-        return [name for name, row in table.items() if row.get(column, _NONE) in values]
+            return [(name, value) for name, value in table.items() if value in values]
+        rows = table.items()
+        return [(name, row[column]) for name, row in rows if row.get(column, _NONE) in values]
     except TypeError:
         # Some other row has a value that cannot be looked up.
-        return [name for name, row in table.items() if _plain(row, column) in values]
+        cells = ((name, _plain(row, column)) for name, row in table.items())
+        return [(name, value) for name, value in cells if value in values]
 
 
 def _cell(row: Any, column: str | None) -> Any:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import compress
+from operator import is_not
 from typing import Any
 
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Node, NodeName, natural_key
@@ -193,3 +195,11 @@ def job_of(name: str, tree: Line) -> Job:
 
 def _copies(allocation: Allocation) -> Line:
     return {str(copy): gang_tree(gang) for copy, gang in allocation.copies}
+
+
+def changed_rows(before: Mapping[str, Line], after: Mapping[str, Line]) -> list[str]:
+    """Return the rows of a table that are not the same objects as in the line before.
+
+    That a reader of successive lines need not look at thousands of others is worth this form.
+    """
+    return list(compress(after, map(is_not, after.values(), map(before.get, after))))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count, takewhile
 from pathlib import Path
@@ -67,21 +66,15 @@ def read_last(path: Path, number: int) -> list[Line]:
     return found
 
 
-def _last_of(texts: Iterable[bytes], number: int) -> list[Line]:
+def _last_of(texts: Sequence[bytes], number: int) -> list[Line]:
     """Return up to `number` of the last lines of chains."""
-    texts = list(texts)
-    found: deque[Line | ConfigError] = deque(maxlen=number)
     decoder = Decoder()
-    for text in texts:
-        try:
-            if (line := decoder.line_of(text)) is not None:
-                found.append(line)
-        except ConfigError as error:
-            found.append(error)
-    for each in found:
-        if isinstance(each, ConfigError):
-            raise each
-    return [each for each in found if not isinstance(each, ConfigError)]
+    for text in texts[:-number]:
+        # If one of the last lines needs this one, its damage is found there.
+        with suppress(ConfigError):
+            decoder.line_of(text, keeps=False)
+    found = [decoder.line_of(text) for text in texts[-number:]]
+    return [line for line in found if line is not None]
 
 
 def files_of(path: Path) -> Iterator[Path]:

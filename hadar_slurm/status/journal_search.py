@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
@@ -28,15 +29,21 @@ def newest_with(path: Path, names: Sequence[str]) -> tuple[str, Line] | None:
 
 
 def _newest_of(texts: Sequence[bytes], names: Sequence[str]) -> tuple[str, Line] | None:
+    places = [place for place, name, _ in _with_names(texts, names) if name]
+    if not places:
+        return None
+    *_, (_, name, line) = _with_names(texts[: places[-1] + 1], names)
+    return name, line
+
+
+def _with_names(texts: Sequence[bytes], names: Sequence[str]) -> Iterator[tuple[int, str, Line]]:
+    """Yield each sound line's place and the first name that it has, "" if none.
+
+    A line is right until the next one is yielded.
+    """
     decoder = Decoder()
-    found = None
-    for text in texts:
-        try:
-            line = decoder.line_of(text) or {}
-            for name in names:
-                if name in line.get("jobs", {}) or name in line.get("ended", {}):
-                    found = name, line
-                    break
-        except (ConfigError, TypeError):
-            continue
-    return found
+    for place, text in enumerate(texts):
+        with suppress(ConfigError, TypeError):
+            line = decoder.line_of(text, keeps=False) or {}
+            tables = (line.get("jobs", {}), line.get("ended", {}))
+            yield place, next((n for n in names if any(n in t for t in tables)), ""), line

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from hadar_slurm.core.cluster import GpuType
-from hadar_slurm.journal import Line
+from hadar_slurm.journal import Line, changed_rows
 from hadar_slurm.status.jobs import state_of
 
+_NO_GANGS: Line = {}
 # A node and a GPU type.
 SlotKey = tuple[str, str]
 
@@ -132,19 +133,21 @@ class HeldGpus:
 
     def at(self, line: Line) -> Mapping[SlotKey, int]:
         """Return the GPUs held by a line's jobs; not to be changed."""
-        before, jobs = self._jobs, line.get("jobs", {})
+        jobs: Mapping[str, Line] = line.get("jobs", {})
         gangs, held = self._gangs, self._held.copy()
-        # A job that has not changed is the same object as in the line before.
-        gone = [name for name in gangs if name not in jobs]
-        for name in [*gone, *(name for name, job in jobs.items() if before.get(name) is not job)]:
-            old, new = gangs.pop(name, {}), jobs[name]["holds"] if name in jobs else {}
-            if new:
-                gangs[name] = new
-            if old is not new:
-                for tree in old.values():
-                    held.subtract(_slots(tree))
-                for tree in new.values():
-                    held.update(_slots(tree))
+        changes = [(name, _NO_GANGS) for name in gangs if name not in jobs]
+        changes += [(name, jobs[name]["holds"]) for name in changed_rows(self._jobs, jobs)]
+        for name, new in changes:
+            old = gangs.get(name, _NO_GANGS)
+            if new is old or not (new or old):
+                continue
+            gangs[name] = new
+            if not new:
+                del gangs[name]
+            for tree in old.values():
+                held.subtract(_slots(tree))
+            for tree in new.values():
+                held.update(_slots(tree))
         self._jobs, self._held = jobs, held
         return held
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
-from hadar_slurm.journal import Line, throughputs_of
+from hadar_slurm.journal import Line, changed_rows, throughputs_of
 from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.status.jobs import Forked, forked_of
 from hadar_slurm.web.words import clean
@@ -153,7 +153,7 @@ class Observed:
         slots_of(line["occupied"])
         known, jobs, facts = before.jobs, line["jobs"], line.get("forked", {})
         gangs = {name: held for name, held in before.gangs.items() if name in jobs}
-        changed = [name for name, job in jobs.items() if known.get(name) is not job]
+        changed = changed_rows(known, jobs)
         for job_id in changed:
             job, old = jobs[job_id], known.get(job_id)
             _check(job_id, job, old)

@@ -126,6 +126,14 @@ def test_differences_give_the_lines_again(written: list[Line]) -> None:
 
 
 @given(st.lists(lines(), max_size=8))
+def test_lines_that_are_not_kept_are_the_same(written: list[Line]) -> None:
+    """Each line read without copies is right until the next one is read."""
+    decoder = Decoder()
+    for text, line in zip(encoded(written), written, strict=True):
+        assert decoder.line_of(text, keeps=False) == line
+
+
+@given(st.lists(lines(), max_size=8))
 def test_any_lines_are_read_back(written: list[Line]) -> None:
     """A sequence of lines of several modes, written as the encoder chooses, is read back."""
     assert decoded(encoded(written)) == written
