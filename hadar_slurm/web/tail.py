@@ -17,7 +17,7 @@ from hadar_slurm.journal import tail_begin
 
 # A line has some 300 bytes a job; this is one of 100,000 jobs.
 MAX_LINE = 32_000_000
-MAX_BYTES = 64_000_000
+MAX_BYTES = 32_000_000
 
 
 class Tail:
