@@ -132,7 +132,7 @@ class Config(_Section):
     journal: AbsolutePath = Path("/var/log/hadar/journal.jsonl")
     # The journal is rotated at this size.
     journal_megabytes: Number = Field(default=100.0, ge=0.01, le=100_000)
-    journal_files: Annotated[int, BeforeValidator(_not_bool)] = Field(default=5, ge=1, le=1000)
+    journal_files: Annotated[int, BeforeValidator(_not_bool)] = Field(default=10, ge=1, le=1000)
 
     @property
     def own_gpu_types(self) -> dict[str, dict[str, float]]:
