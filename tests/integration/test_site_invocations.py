@@ -89,6 +89,8 @@ def wrong_line(call: SiteInvocation, answer: Answer) -> str:
 
 def wrong_start(call: SiteInvocation, detail: str, *, is_managed: bool) -> str:
     """Return what is wrong with a job's allocation, in the words of scontrol; "" if nothing is."""
+    if "--exclusive" in call.words and not is_managed:
+        return ""  # plain Slurm may give it larger nodes
     gpus = gpus_in(detail)
     places = {(gpu.node, gpu.gpu_type) for gpu in gpus}
     nodes = int(re.findall(r" NumNodes=(\d+)", detail)[0])
