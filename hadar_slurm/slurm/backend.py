@@ -303,7 +303,7 @@ class SlurmBackend:
     @property
     def squatted(self) -> frozenset[str]:
         """Return the report directories of the last observation that a foreign user has made."""
-        return frozenset(self._builder.squatted)
+        return frozenset(self._builder.reports.squatted)
 
     @property
     def assignments_fault(self) -> str:
