@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -39,9 +40,15 @@ def top(
     chosen = read_config_to_answer(config)
     path = journal or chosen.journal
 
+    seen: tuple[tuple[int, int, int] | None, Sequence[Line], str] = (None, (), "")
+
     def newest(console: Console) -> RenderableType:
-        now_s = time.time()
-        lines, fault = last_lines(path)
+        nonlocal seen
+        now_s, mark = time.time(), _mark(path)
+        # On a large site the last lines take seconds to read.
+        if mark is None or mark != seen[0]:
+            seen = (mark, *last_lines(path))
+        _, lines, fault = seen
         # The length of a single print is not limited by the screen.
         room = 10**6 if once else len(lines) and max(1, console.height - _OTHER_LINES)
         return picture(life_of(chosen, now_s), lines, fault, room=room, now_s=now_s)
@@ -54,6 +61,14 @@ def top(
         while True:
             time.sleep(every)
             live.update(newest(console), refresh=True)
+
+
+def _mark(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes with a file; None if it cannot be seen."""
+    with suppress(OSError):
+        facts = path.stat()
+        return facts.st_ino, facts.st_size, facts.st_mtime_ns
+    return None
 
 
 def picture(

@@ -80,7 +80,7 @@ print(json.dumps({
     "states": sorted({row.state for row in seen.queue.values()}),
     "num_jobs": len(seen.queue),
     "num_gangs": len(seen.gangs),
-    "set_apart": len(seen.set_apart_by_detail),
+    "set_apart": len(seen.set_apart_by_detail | seen.excluded.keys()),
     "different": {k: [repr(row) for row in pair] for k, pair in pairs.items() if pair[0] != pair[1]}
     | {k: [repr(x) for x in pair] for k, pair in (parts | facts).items() if pair[0] != pair[1]},
 }))
