@@ -120,6 +120,13 @@ class Choices:
         held = {name.lower() for name in gang.gpus_by_type} if gang is not None else set()
         return {name: bar for name, bar in self._bars[key].items() if name not in held}
 
+    def unfit(self, description: Description) -> dict[str, str]:
+        """Return the GPU types that lack what the job needs of each GPU, and why."""
+        if not (description.needs.memory_gb or description.needs.compute_capability):
+            return {}
+        why = {k: self.estimator.why_not(description, k) for k in self._state.cluster.gpus_by_type}
+        return {str(name): text for name, text in why.items() if text}
+
     def shapes(self, row: QueueRow, description: Description) -> tuple[Shape, ...]:
         """Return the layouts that the adapter can request for a job."""
         one = description.shape

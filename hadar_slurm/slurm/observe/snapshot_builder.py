@@ -422,6 +422,7 @@ class SnapshotBuilder:
             self.shares.at(self.now_s()).get((row.account, row.user)),
             row.partition,
             (
+                *(f"not on {name}: {why}" for name, why in self.choices.unfit(description).items()),
                 *(f"not on {name}: {words(bar)}" for name, bar in barred.items()),
                 *(remark for remark in (pinned, why_not, late) if remark),
             ),

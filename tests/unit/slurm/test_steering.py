@@ -14,6 +14,7 @@ from fakes.fake_tools import FakeRunner
 
 from hadar_slurm.core.cluster import JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.gpu_types import Needs
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Action, Start, Status, Stop
@@ -576,3 +577,14 @@ def test_a_job_is_kept_off_types_on_which_it_would_not_end_in_time(tmp_path: Pat
     *_, last = site.backend.observe().jobs
     assert last.spec.throughputs.gpu_types == ("v100",)
     assert last.remarks == ("what is left takes 0:16:40 on k80, where its time limit is 0:15:00",)
+
+
+def test_a_remark_names_the_types_that_lack_what_a_job_needs(tmp_path: Path) -> None:
+    """So `hadar explain` can tell it."""
+    site = Site(tmp_path)
+    site.apply()
+    site.slurm.reserved = {"n1", "n2"}
+    described = Description(limit_s=60.0, workload="A3C", needs=Needs(memory_gb=14.0))
+    site.slurm.submit(Asked(per_job=(("", 1),)), comment=encode(described))
+    [seen] = site.backend.observe().jobs
+    assert seen.remarks[0] == "not on k80: its memory is 12 GB, 14 GB is needed"
