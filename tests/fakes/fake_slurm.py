@@ -216,8 +216,8 @@ class FakeSlurm:
         self.gpus_per_user = 0
         # The nodes of reservations that begin before any job would end.
         self.reserved: set[str] = set()
-        # The maximum time limit of a partition, as sinfo shows it.
-        self.most_time = "infinite"
+        # The maximum time limit of a partition, as scontrol shows it.
+        self.most_time = "UNLIMITED"
         self._by_key: dict[str, FakeJob] = {}
         self._numbers = count(1)
         self._ranks = count(1)

@@ -10,11 +10,11 @@ from functools import cached_property
 
 from hadar_slurm.core.cluster import Cluster, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
-from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import SlurmRefused
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client import parse
 from hadar_slurm.slurm.client.constraint import allows
+from hadar_slurm.slurm.client.longest import longest_limits
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow, asked_nodes
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.squeue import Fields
@@ -48,8 +48,8 @@ class SlurmState:
     throttles: Mapping[str, int] = field(default_factory=dict)
     # The time limits of live jobs in seconds, where they have one and Slurm shows it beyond doubt.
     limits_s: Mapping[JobId, float] = field(default_factory=dict)
-    # The longest time limit in seconds by partition, where one has any; read if a job needs it.
-    most_s: Mapping[str, float] = field(default_factory=dict)
+    # The longest time limits in seconds of live jobs whose limit depends on their GPU type.
+    most_s: Mapping[JobId, float] = field(default_factory=dict)
     # The nodes of the active reservations that jobs of hadard name.
     reservations: Reservations = field(default_factory=dict)
     # A cache: thousands of jobs have a few partitions and constraints.
@@ -137,16 +137,6 @@ def reservations_of(queue: Iterable[QueueRow], runner: Runner) -> Reservations:
         return {}
     found = parse.parse_reservations(runner.run(SHOW_RESERVATIONS))
     return {one.name: one.nodes for one in found if one.is_active and one.name in named}
-
-
-def longest_limits(queue: Iterable[QueueRow], runner: Runner) -> Mapping[str, float]:
-    """Return the partitions' maximum time limits if a live job's limit depends on its GPU type."""
-    found = (decode_or_none(row.comment) for row in queue if row.is_live)
-    if not any(description is not None and description.time_on for description in found):
-        return {}
-    lines = runner.run(["sinfo", "-a", "-h", "-o", "%R|%l"]).splitlines()
-    limits = {name: parse_time_limit(text) for name, _, text in (s.rpartition("|") for s in lines)}
-    return {name: limit_s for name, limit_s in limits.items() if limit_s}
 
 
 def waits_for_nodes(nodes: Iterable[NodeRow]) -> bool:

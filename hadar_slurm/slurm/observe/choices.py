@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -152,9 +151,9 @@ class Choices:
         is_known = time_on or self.estimator.counts_real_steps(description, row.user)
         if not own_s or not is_known or description.copies > 1:
             return spec, ""
-        known = [self._state.most_s.get(name, math.inf) for name in row.partition.split(",")]
+        most_s = self._state.most_s.get(row.key, 0.0)
         throughputs, size = spec.throughputs, spec.num_gpus
-        limits_s = limits_by_type(throughputs, size, own_s, measured_on=time_on, most_s=min(known))
+        limits_s = limits_by_type(throughputs, size, own_s, measured_on=time_on, most_s=most_s)
         if time_on:
             self.limits_s[row.key] = limits_s
         left = spec.total_steps - done.steps_done
