@@ -262,10 +262,10 @@ class SlurmBackend:
             return found
         for job, limit in limits.items():
             if limit.excluded:
-                row, shown = queue[job], state.excluded.get(job, ())
+                row, shown = queue[job], state.excluded.get(job)
                 own = self.ledger.excluded_by_owner(row, shown)
                 wanted = tuple(sorted({*limit.excluded, *own}))
-                found[job] = Exclusion(wanted, state.request(row), shown, own)
+                found[job] = Exclusion(wanted, state.request(row), shown or (), own)
         return found
 
     def wait(self, until_s: float) -> Wake:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,7 @@ from hadar_slurm.slurm.client.scontrol import shows_invented_max_nodes
 from hadar_slurm.slurm.control.claim import State
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.control.modes import Mode, Modes
+from hadar_slurm.slurm.control.readings import UNSEEN_S
 from hadar_slurm.slurm.control.release_all import release_all
 from hadar_slurm.slurm.control.restore import Returned
 from hadar_slurm.slurm.settings import BackendSettings
@@ -96,6 +98,9 @@ class Own:
     is_exact: bool = True
     # An operator's hold, which only operators can release.
     is_kept: bool = False
+    # When slurmctld may have forgotten hadard's release: if nobody looks for ten minutes, the hold
+    # counts as the owner's.
+    forgotten_s: float = math.inf
 
 
 @dataclass
@@ -386,7 +391,8 @@ class Daemon(RuleBasedStateMachine):
         for key, own in self.own.items():
             [job] = self.fake.find(key)
             if job.state == "PENDING" and not self.is_hopeless(job, own):
-                if own.is_held is None and not own.is_kept:
+                is_late = self.fake.now_s >= own.forgotten_s + UNSEEN_S
+                if (own.is_held is None or is_late) and not own.is_kept:
                     own.is_held = bool(job.hold)
                 is_theirs = own.is_held or own.is_kept
                 assert bool(job.hold) == is_theirs, f"{key} is left held, or released: {job}"
@@ -653,6 +659,8 @@ class Daemon(RuleBasedStateMachine):
             [job] = self.fake.find(key)
             claim = ledger[JobId(key)]
             is_ours = claim.holds or claim.since_s > 0
+            if claim.since_s > 0 and not claim.holds:
+                own.forgotten_s = claim.since_s
             # Under another slurmctld, an owner's hold after a release of hadard counts as hadard's,
             # and a release that was lost may have been that of an owner's hold.
             if own.is_held if is_ours else bool(job.hold) and key not in held:

@@ -99,11 +99,7 @@ class PySlurm(CommandLine):
             nodes,
             {key: gang for key, gang in gangs.items() if gang.slots},
             frozenset(row.key for job, row in jobs if row.is_live and job.is_cronjob),
-            {
-                row.key: parse.fold_out(job.excluded_nodes)
-                for job, row in jobs
-                if row.is_live and job.excluded_nodes
-            },
+            {row.key: parse.fold_out(job.excluded_nodes or "") for job, row in jobs if row.is_live},
             {row.key: job.nice or 0 for job, row in jobs if row.state == "PENDING"},
             {
                 row.key: parse.asked_nodes(

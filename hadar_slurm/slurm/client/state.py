@@ -36,7 +36,7 @@ class SlurmState:
     gangs: dict[JobId, Gang]
     # Live jobs that belong to scrontab, or of which it is in doubt which nodes they exclude.
     set_apart_by_detail: frozenset[JobId] = frozenset()
-    # The nodes that live jobs exclude, where Slurm shows them beyond doubt.
+    # The nodes that live jobs exclude, perhaps none, where Slurm shows that beyond doubt.
     excluded: Mapping[JobId, tuple[NodeName, ...]] = field(default_factory=dict)
     # The nice values of pending jobs, where Slurm shows them beyond doubt.
     nice: Mapping[JobId, int] = field(default_factory=dict)
@@ -186,7 +186,7 @@ def read_all(runner: Runner) -> SlurmState:
         {key: gang for key, gang in gangs.items() if gang.slots},
         # A line in doubt is not queried again here: Slurm itself enforces excluded nodes.
         frozenset(apart),
-        {key: names for key, line in of_row.items() if (names := parse.excluded_nodes(line))},
+        {key: parse.excluded_nodes(line) for key, line in of_row.items() if line},
         {key: nice for key in pending if (nice := parse.nice_value(of_row[key])) is not None},
         {key: asked_nodes(of_row[key], queue[key].request.num_nodes) for key in pending},
         throttles=parse.array_throttles(of_row.values()),

@@ -105,10 +105,13 @@ class Ledger:
     def __getitem__(self, job: JobId) -> Claim:
         return self._claims.get(job, Claim())
 
-    def excluded_by_owner(self, row: QueueRow, shown: Iterable[NodeName]) -> tuple[NodeName, ...]:
-        """Return the owner's part of the nodes that Slurm shows a job to exclude."""
+    def excluded_by_owner(
+        self, row: QueueRow, shown: Iterable[NodeName] | None
+    ) -> tuple[NodeName, ...]:
+        """Return the owner's part of the nodes that Slurm shows a job to exclude; None: unknown."""
         description = decode_or_none(row.comment)
-        may_be_ours = description is not None and (description.is_steered or not self.was_read)
+        is_ours = description is not None and (description.is_steered or not self.was_read)
+        may_be_ours = is_ours or shown is None
         submitted = None
         if description is not None and may_be_ours:
             submitted = tuple(sorted(fold_out(description.excludes)))

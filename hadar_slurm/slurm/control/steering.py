@@ -316,9 +316,10 @@ class Steerer:
 
     def _event(self, row: QueueRow, limit: Limit, nice: int | None) -> Event | None:
         job, number = row.key, len(limit.nodes)
-        shown, claim = self.state.excluded.get(job, ()), self.ledger[job]
+        claim, known = self.ledger[job], self.state.excluded.get(job)
+        shown = claim.excluded if known is None else known
         limit_s = self._time_limit_s(job, limit)
-        own_excluded = self.ledger.excluded_by_owner(row, shown)
+        own_excluded = self.ledger.excluded_by_owner(row, known)
         excluded = tuple(sorted({*limit.excluded, *own_excluded}))
         has = (set(row.requested_nodes), set(shown), set(claim.excluded))
         is_same = has == (set(limit.nodes), set(excluded), set(shown))

@@ -68,8 +68,7 @@ class Choices:
 
         None of them, where only Slurm can read the constraint.
         """
-        shown = self._state.excluded.get(row.key)
-        excluded = self.ledger.excluded_by_owner(row, shown) if shown else ()
+        excluded = self.ledger.excluded_by_owner(row, self._state.excluded.get(row.key))
         try:
             most = max([1, *(shape.nodes for shape in shapes)])
             allowed = self._state.nodes_of(row, most, excluded)

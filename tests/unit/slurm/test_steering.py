@@ -588,3 +588,29 @@ def test_a_remark_names_the_types_that_lack_what_a_job_needs(tmp_path: Path) -> 
     site.slurm.submit(Asked(per_job=(("", 1),)), comment=encode(described))
     [seen] = site.backend.observe().jobs
     assert seen.remarks[0] == "not on k80: its memory is 12 GB, 14 GB is needed"
+
+
+def test_exclusions_of_the_owner_stay_while_slurms_answer_is_in_doubt(tmp_path: Path) -> None:
+    """As the line of a job is whose next one has come between two readings."""
+    site = Site(tmp_path, "v100:1,k80:1,v100:1")
+    site.apply()
+    site.slurm.reserved = {"n1", "n2", "n3"}
+    described = Description(steps=100, throughputs={"v100": 10, "k80": 1}, excludes="n3")
+    asked, comment = Asked(per_job=(("", 1),)), encode(described)
+    jobs = [site.slurm.submit(asked, comment=comment, excluded=("n3",)) for _ in range(2)]
+
+    def in_doubt() -> None:
+        read = CommandLine.read(site.adapter)
+        doubtful = replace(read, excluded={}, nice={})
+        site.backend.slurm = replace(site.adapter)
+        object.__setattr__(site.backend.slurm, "read", lambda: doubtful)
+        site.apply()
+        site.backend = site.new_backend()
+
+    in_doubt()
+    assert [job.excluded for job in jobs] == [("n2", "n3")] * 2
+    site.apply()
+    in_doubt()
+    assert [job.excluded for job in jobs] == [("n2", "n3")] * 2
+    assert site.release_all() == ["", ""]
+    assert [job.excluded for job in jobs] == [("n3",)] * 2
