@@ -45,6 +45,8 @@ def test_a_tool_gives_the_same_where_its_jobs_are_enrolled(
     tool: Tool, workplace: Workplace
 ) -> None:
     """hadard steers the jobs of Slurm's own sbatch, and none is described, held or requeued."""
+    if tool.name in ("parsl", "reframe"):
+        pytest.skip("it submits by sbatch as the others do, and takes minutes")
     plain = workplace.run(tool, by="slurm")
     workplace.site.start(policy="hadar", mode="steer", enrol="{partitions: [main]}")
     enrolled = workplace.run(tool, by="enrolled")
