@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from hadar_slurm.core.cluster import JobId
@@ -18,8 +18,10 @@ SUBMISSION = Fields(
     "JobArrayID TimeLimit NumTasks NTPerNode OverSubscribe tres-alloc", "Name Command"
 )
 _LEAST_NODES = re.compile(r"(?:^|,)node=(\d+)(?=,|$)")
-# What squeue shows of a job that shares its nodes with those of others.
+# What squeue shows of a job that shares its nodes with those of others. From 25.05 on, where
+# scontrol has a field of its own (26.05.5), also NO; an exclusive job is then not recognised.
 _SHARES = ("OK", "YES")
+_NO_MEANS_EXCLUSIVE_BEFORE = (25, 5)
 # From here on a number of tasks stands for none.
 _NO_NUMBER = 0xFFFE
 
@@ -43,14 +45,20 @@ class Submission:
     has_program: bool = False
 
 
-def read_submissions(runner: Runner, *options: str) -> dict[JobId, Submission]:
+def read_submissions(
+    runner: Runner, version: tuple[int, int], *options: str
+) -> dict[JobId, Submission]:
     """Return the submission of each job and array task; `options` are squeue's."""
     text, mark = squeue(runner, SUBMISSION, *options)
-    return {JobId(f["JobArrayID"]): submission(f) for f in SUBMISSION.records(text, mark)}
+    shares = _SHARES if version < _NO_MEANS_EXCLUSIVE_BEFORE else (*_SHARES, "NO")
+    return {JobId(f["JobArrayID"]): submission(f, shares) for f in SUBMISSION.records(text, mark)}
 
 
-def submission(field: Mapping[str, str]) -> Submission:
-    """Return a job's submission from the fields of squeue's output; raises SlurmOutputError."""
+def submission(field: Mapping[str, str], shares: Collection[str] = _SHARES) -> Submission:
+    """Return a job's submission from the fields of squeue's output; raises SlurmOutputError.
+
+    `shares`: what squeue shows of jobs that share nodes.
+    """
     found = _LEAST_NODES.search(field["tres-alloc"])
     try:
         return Submission(
@@ -59,7 +67,7 @@ def submission(field: Mapping[str, str]) -> Submission:
             num_tasks=_number(field["NumTasks"]) or 1,
             tasks_per_node=_number(field["NTPerNode"]),
             least_nodes=int(found[1]) if found else 0,
-            is_exclusive=field["OverSubscribe"] not in _SHARES,
+            is_exclusive=field["OverSubscribe"] not in shares,
             has_program=field["Command"] not in NOTHING,
         )
     except ValueError as error:

@@ -27,6 +27,7 @@ from hadar_slurm.slurm.client.parse import (
 )
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.scontrol import parse_version
 from hadar_slurm.slurm.client.submission import Submission, read_submissions
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.control.modes import Mode, Modes
@@ -233,7 +234,8 @@ def why_left(runner: Runner, row: QueueRow, lists: Lists) -> str | None:
         return "its owner has opted out (no-hadar)"
     if not may_enrol(row, lists):
         return "no GPUs are requested" if decode_or_none(row.comment) is None else None
-    asked = read_submissions(runner, "-t", "all", "-j", row.key).get(row.key)
+    version = parse_version(runner.run(["scontrol", "--version"]))
+    asked = read_submissions(runner, version, "-t", "all", "-j", row.key).get(row.key)
     detail = runner.run(["scontrol", "-a", "show", "job", "-d", "-o", row.key])
     num_nodes = row.request.num_nodes
     if row.state == "PENDING":
