@@ -209,6 +209,7 @@ def test_the_page_leads_there_and_back(site: Site, slurm_version: str, way: str)
 
     # The unit's sandbox denies nothing, and systemd restarts a killed hadard.
     assert not re.search(r"denied|Read-only|Traceback|not permitted", site.log())
+    wait_until(lambda: site.pid() != "0", "hadard runs")
     before = site.pid()
     site.run("kill", "-KILL", before)
     wait_until(lambda: site.pid() not in {"0", before}, "systemd has begun it anew")
