@@ -250,7 +250,7 @@ def large(options: argparse.Namespace) -> Iterator[Figures]:
         )
         journal = Journal(directory / "journal.jsonl", max_bytes=1e9, keep=1)
         found: list[float] = []
-        begun_s = time.process_time()
+        begun_s = 0.0
 
         def submit_jobs(count: int) -> None:
             for _ in range(count):
@@ -276,6 +276,7 @@ def large(options: argparse.Namespace) -> Iterator[Figures]:
             begun_s, Timed.took_s = time.process_time(), 0.0
 
         submit_jobs(options.jobs)
+        begun_s = time.process_time()
         run_rounds(
             backend,
             make_policy(DEFAULT_POLICY),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from integration.site import Site, eventually
+from integration.site import OF_THE_SITE, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.devcluster.cluster import LocalCluster
@@ -29,21 +29,6 @@ FIELDS = (
     "ReqNodeList ExcNodeList Nice NumNodes NumTasks TresPerNode TresPerJob TresPerTask Features "
     "Comment TimeLimit Partition Requeue"
 ).split()
-# A site's own script: it sets a comment, and rejects some jobs with a message.
-OF_THE_SITE = """
-function slurm_job_submit(job_desc, part_list, submit_uid)
-    if job_desc.name == "unwanted" then
-        slurm.log_user("the site does not want this job")
-        return slurm.ERROR
-    end
-    return slurm.SUCCESS
-end
-function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
-    return slurm.SUCCESS
-end
-pcall(dofile, "{ours}")
-return slurm.SUCCESS
-"""
 
 
 @pytest.fixture(scope="module")

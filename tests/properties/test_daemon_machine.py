@@ -98,8 +98,8 @@ class Own:
     is_exact: bool = True
     # An operator's hold, which only operators can release.
     is_kept: bool = False
-    # When slurmctld may have forgotten hadard's release: if nobody looks for ten minutes, the hold
-    # counts as the owner's.
+    # When slurmctld may have forgotten hadard's release: without a reading for ten
+    # minutes the hold counts as the owner's.
     forgotten_s: float = math.inf
 
 

@@ -580,7 +580,7 @@ def test_a_job_is_kept_off_types_on_which_it_would_not_end_in_time(tmp_path: Pat
 
 
 def test_a_remark_names_the_types_that_lack_what_a_job_needs(tmp_path: Path) -> None:
-    """So `hadar explain` can tell it."""
+    """So `hadar explain` shows it."""
     site = Site(tmp_path)
     site.apply()
     site.slurm.reserved = {"n1", "n2"}
