@@ -25,7 +25,7 @@ from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.engine.actions import Stop
 from hadar_slurm.engine.loop import RoundRecord, run_round
-from hadar_slurm.jobspec.description import Description, decode, decode_or_none, encode
+from hadar_slurm.jobspec.description import Description, decode_or_none, encode
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.resources import data_file
@@ -334,20 +334,31 @@ class Daemon(RuleBasedStateMachine):
 
     @rule()
     def ledger_lost(self) -> None:
-        """The ledger is lost: holds are of unknown origin, and none may keep a managed job held."""
+        """The ledger is lost: holds are of unknown origin, and none may keep a managed job held.
+
+        What hadard has set on steered jobs may count as their owners'.
+        """
+        ledger = self.open_ledger()
+        claims = {key: ledger[JobId(key)] for key in self.own}
         (self.directory / FILE_NAME).unlink(missing_ok=True)
         self.sent.clear()
         for key, own in list(self.own.items()):
             [job] = self.fake.find(key)
-            # The origin of a hold that raced with the job's start and is still set is unknown, too.
-            is_told = own.is_held is False and not (job.state == "RUNNING" and job.hold)
-            own.is_held = False if is_told else None
+            described = decode_or_none(job.comment)
             # The job can no longer be recognised as managed.
-            if decode_or_none(job.comment) is None:
+            if described is None:
                 del self.own[key]
                 continue
-            asked = self.fake.find(key)[0].asked
-            own.is_exact = own.is_exact and asked == own.asked and not asked.nodes
+            # Of unknown origin are also a hold that raced with the job's start and is still set,
+            # and one of a job that gets another request and whose release slurmctld has lost.
+            is_told = own.is_held is False and not (
+                job.hold and (job.state == "RUNNING" or not described.is_held)
+            )
+            own.is_held = False if is_told else None
+            if claims[key].steers or claims[key].steered:
+                own.is_exact = own.is_exact and not job.excluded and not job.nice
+                own.asked = replace(own.asked, nodes=job.asked.nodes)
+            own.is_exact = own.is_exact and job.asked == own.asked and not job.asked.nodes
         self.daemon = self.new_daemon()
 
     @rule(left=st.integers(1, 12))
@@ -724,20 +735,6 @@ class SteeringDaemon(Daemon):
     """The same in mode `steer`."""
 
     mode, modes = Mode.STEER, Modes(Mode.STEER, {"other": Mode.OBSERVE})
-
-    @rule()
-    def ledger_lost(self) -> None:
-        """What hadard has set on jobs that were not held may count as their owners'.
-
-        Also a hold, of a job that it gives another request and whose release slurmctld has lost.
-        """
-        super().ledger_lost()
-        for key, own in self.own.items():
-            [job] = self.fake.find(key)
-            if job.hold and not decode(job.comment).is_held and own.is_held is False:
-                own.is_held = None
-            own.is_exact = own.is_exact and not job.excluded and not job.nice
-            own.asked = replace(own.asked, nodes=job.asked.nodes)
 
 
 # The faults that this test looks for need several events in one run.

@@ -19,6 +19,7 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.control.ledger import Ledger
+from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.slurm.observe.enrolment import Enrolment
 
 log = logging.getLogger(__name__)
@@ -35,15 +36,16 @@ class Choices:
     # The time limit in seconds by GPU type, of jobs whose limit depends on it.
     limits_s: dict[JobId, Mapping[str, float]] = field(default_factory=dict)
     _state: SlurmState = field(init=False)
+    _way: Mode = field(init=False)
     # The jobs of which the log has said why they are left to Slurm.
     _warned: set[JobId] = field(default_factory=set)
     # Thousands of pending jobs differ in a few keys only.
     _runnable: dict[object, bool] = field(default_factory=dict)
     _bars: dict[object, dict[str, Bar]] = field(default_factory=dict)
 
-    def see(self, state: SlurmState) -> None:
-        """Answer for this state from now on."""
-        self._state = state
+    def see(self, state: SlurmState, way: Mode) -> None:
+        """Answer for this state, in which waiting jobs are treated as in mode `way`."""
+        self._state, self._way = state, way
         self._runnable, self._bars, self.limits_s = {}, {}, {}
 
     def can_run(self, row: QueueRow, description: Description) -> bool:
@@ -93,8 +95,12 @@ class Choices:
 
     def bound_types(self, row: QueueRow) -> frozenset[str]:
         """Return the GPU types that nodes of the job must have."""
-        keeps_types = self.slurm.abilities.keeps_types
-        return self.ledger[row.key].named_types(row) if keeps_types else frozenset()
+        claim = self.ledger[row.key]
+        if self.slurm.abilities.keeps_types:
+            return claim.named_types(row)
+        # Slurm starts it with the request that it has.
+        is_steered = self._way is Mode.STEER and row.state == "PENDING" and not row.is_held
+        return row.named_types if is_steered and claim.asks_own(row) else frozenset()
 
     def throughputs(self, row: QueueRow, description: Description) -> Throughputs:
         """Return the job's throughputs on the cluster's GPU types, without the barred ones."""

@@ -151,7 +151,7 @@ class SnapshotBuilder:
         self._now = Observation(Snapshot(0.0, state.cluster, ()), Forks({}), self._way())
         self._jobs, self._copies, self._ended = [], {}, []
         self._reserved = None
-        self.choices.see(state)
+        self.choices.see(state, self._now.way)
         self.reports.squatted = set()
         self.limits.learn(state, self.now_s())
         described = [(row, self._description(row)) for row in state.queue.values()]

@@ -614,3 +614,20 @@ def test_exclusions_of_the_owner_stay_while_slurms_answer_is_in_doubt(tmp_path: 
     assert [job.excluded for job in jobs] == [("n2", "n3")] * 2
     assert site.release_all() == ["", ""]
     assert [job.excluded for job in jobs] == [("n3",)] * 2
+
+
+def test_a_job_that_names_types_stays_on_them(tmp_path: Path) -> None:
+    """Slurm starts a job that waits unheld with its request: the nodes of other types have none."""
+    site = Site(tmp_path, "v100:1,k80:1,v100:1+k80:1")
+    site.slurm.reserved = {"n1", "n2", "n3"}
+    rates = {"v100": 10, "k80": 1}
+    comment = encode(Description(steps=100, throughputs=rates, checkpoint=True))
+    two = encode(Description(steps=100, gpus=2, throughputs=rates, checkpoint=True))
+    slow = site.slurm.submit(Asked(per_job=(("k80", 1),)), comment=comment)
+    both = site.slurm.submit(
+        Asked(per_node=(("v100", 1), ("k80", 1)), min_nodes=1, max_nodes=1), comment=two
+    )
+    seen = site.backend.observe()
+    assert [(job.job_id, job.bound_type) for job in seen.jobs] == [(slow.key, "k80")]
+    site.backend.apply([])
+    assert (slow.excluded, both.excluded, both.asked.nodes) == (("n1", "n3"), (), ())
