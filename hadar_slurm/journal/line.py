@@ -104,6 +104,7 @@ def _job(job: Job) -> Line:
         "aggregation_cost_s": spec.aggregation_cost_s or None,
         "fair_share": job.fair_share,
         "partition": job.partition or None,
+        "account": job.account or None,
         "remarks": list(job.remarks) or None,
         "pinned": job.is_pinned or None,
         "left_out": job.left_out or None,
@@ -190,6 +191,7 @@ def job_of(name: str, tree: Line) -> Job:
         tuple(tree.get("remarks", ())),
         bool(tree.get("pinned", False)),
         tree.get("left_out", False),
+        tree.get("account", ""),
     )
 
 

@@ -21,6 +21,7 @@ from hadar_slurm.journal import VERSIONS, Line
 from hadar_slurm.metrics import Segment, Segments
 from hadar_slurm.status.jobs import Forked
 from hadar_slurm.status.status import prices_of
+from hadar_slurm.status.use import Labels
 from hadar_slurm.web.lines import (
     DAMAGE,
     Holds,
@@ -132,7 +133,7 @@ class History:
         self.now = Now()
         self.begins_s = 0.0
         self.is_epoch = True
-        self.names: dict[JobId, tuple[str, str]] = {}
+        self.labels: dict[JobId, Labels] = {}
         self.points: deque[Point] = deque(maxlen=MAX_POINTS)
         self.rounds: deque[RoundRow] = deque(maxlen=MAX_ROUNDS)
         self.partitions: set[str] = set()
@@ -217,8 +218,7 @@ class History:
             book.hold(seen.holds, now_s)
             book.act(line, now_s)
             for job_id in book.open.keys() & line["jobs"].keys():
-                job = line["jobs"][job_id]
-                self.names[job_id] = (str(job["user"]), str(job["workload"]))
+                self.labels[job_id] = Labels.of(line["jobs"][job_id])
         self.now = self._summary(line, now_s)
         self.partitions |= seen.partitions
         if "nodes" in line:
@@ -306,7 +306,7 @@ class History:
         return dict(sorted(found.items()))
 
     def _prune(self) -> None:
-        """Drop the oldest bars when there are too many, and unused names."""
+        """Drop the oldest bars when there are too many, and unused labels."""
         books = [*self._books.values(), self._others]
         if sum(len(book.found) for book in books) < self._max_bars:
             return
@@ -315,4 +315,4 @@ class History:
         for book in books:
             book.found = [bar for bar in book.found if bar.end_s > self.begins_s]
         needed = {bar.job_id for bar in self.bars()}
-        self.names = {job_id: name for job_id, name in self.names.items() if job_id in needed}
+        self.labels = {job_id: own for job_id, own in self.labels.items() if job_id in needed}

@@ -427,6 +427,7 @@ class SnapshotBuilder:
                 *(remark for remark in (pinned, why_not, late) if remark),
             ),
             is_pinned,
+            account=row.account,
         )
 
     def _dependent(self, row: QueueRow, description: Description) -> Job:
