@@ -1,12 +1,16 @@
 """What hadard costs on a real Slurm: looking, changing, moving, doing nothing, and going on.
 
-    python benchmarks/slurm_adapter.py [--only look,change,rounds,idle,move] [--json]
+    python benchmarks/slurm_adapter.py [--only look,change,rounds,large,idle,move] [--json]
         [--jobs 10000] [--rounds 10000] [--seconds 60] [--moves 40] [--nodes 64]
 
 look    seconds to observe `--jobs` pending jobs: the adapter's read, the backend's observe
 change  updates per second in one batch, with holds of `--jobs` jobs
 rounds  memory of hadard's loop after `--rounds` rounds with jobs that come, move and end, over the
         model of slurmctld in tests/fakes, and what becomes of the journal
+large   CPU seconds of a round in mode steer with `--jobs` waiting jobs on 1,000 nodes in 20
+        partitions, over the same model: the first round, which limits every job, and ten later ones
+        in each of which 30 jobs come and some end. Without the time of the model, but with that of
+        reading its output; `look` has what Slurm itself takes
 idle    CPU and memory of a hadard without jobs, over `--seconds`
 move    seconds from the decision to migrate `--moves` jobs until the last runs on its new node
 
@@ -20,13 +24,15 @@ import gc
 import json
 import os
 import platform
+import random
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
@@ -45,6 +51,7 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.updates import Hold, Prefer, Update
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.control.modes import Mode, Modes
 from hadar_slurm.slurm.settings import BackendSettings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -203,6 +210,93 @@ def rounds(options: argparse.Namespace) -> Iterator[Figures]:
             yield {**figures, "ms_a_round": round(1000 * took_s / options.rounds, 1)}
 
 
+class Timed(FakeRunner):
+    """Counts the time that the model takes."""
+
+    took_s = 0.0
+
+    def run(self, argv: Sequence[str], **given: Any) -> str:
+        """Answer as the model does."""
+        begun_s = time.process_time()
+        try:
+            return super().run(argv, **given)
+        finally:
+            Timed.took_s += time.process_time() - begun_s
+
+
+def large(options: argparse.Namespace) -> Iterator[Figures]:
+    """Measure whole rounds on a large site."""
+    types = ("v100", "p100", "k80", "a100", "h100")
+    nodes = ",".join(f"{types[n // 200]}:4" for n in range(1000))
+    names = [f"n{n}" for n in range(1, 1001)]
+    partitions = {f"part{n}": names[50 * n : 50 * n + 50] for n in range(20)}
+    draw = random.Random(0)
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        fake = FakeSlurm(
+            nodes, version=(24, 11, 5), spool=directory / "spool", partitions=partitions
+        )
+        modes = Modes(Mode.STEER)
+        settings = BackendSettings(spool=directory / "spool", poll_s=60.0, modes=modes)
+        ledger = Ledger(directory / FILE_NAME)
+        backend = SlurmBackend(
+            CommandLine(Timed(slurm=fake)),
+            TABLE,
+            settings,
+            ledger,
+            Mode.STEER,
+            now_s=lambda: fake.now_s,
+            sleep=fake.advance,
+        )
+        journal = Journal(directory / "journal.jsonl", max_bytes=1e9, keep=1)
+        found: list[float] = []
+        begun_s = 0.0
+
+        def submit_jobs(count: int) -> None:
+            for _ in range(count):
+                gpus, user = draw.choice((1, 1, 2, 4)), f"user{draw.randrange(100)}"
+                where = draw.choice(("main", f"part{draw.randrange(20)}"))
+                fake.submit(
+                    Asked(per_job=(("", gpus),)),
+                    comment=described(gpus),
+                    partition=where,
+                    user=user,
+                    work_s=draw.uniform(600, 36_000),
+                    steps=LONG,
+                )
+
+        def record(line: RoundRecord) -> None:
+            nonlocal begun_s
+            if line.errors:
+                sys.exit(f"slurm_adapter: {line.errors[0]}")
+            journal.write(line, mode="steer")
+            found.append(time.process_time() - begun_s - Timed.took_s)
+            submit_jobs(30)
+            fake.forget_ended()
+            begun_s, Timed.took_s = time.process_time(), 0.0
+
+        submit_jobs(options.jobs)
+        begun_s = time.process_time()
+        run_rounds(
+            backend,
+            make_policy(DEFAULT_POLICY),
+            record,
+            length_s=60.0,
+            now_s=lambda: fake.now_s,
+            clock=time.perf_counter,
+            max_rounds=11,
+        )
+        journal.close()
+        later = found[1:]
+        yield {
+            "measure": "large",
+            "jobs": options.jobs,
+            "first_s": round(found[0], 2),
+            "later_mean_s": round(statistics.mean(later), 2),
+            "later_most_s": round(max(later), 2),
+        }
+
+
 def cpu_seconds(pid: int) -> tuple[float, float]:
     """Return the CPU time of a process, and that of the commands that it has run."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
@@ -263,6 +357,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], Iterator[Figures]]] = {
     "look": look,
     "change": look,
     "rounds": rounds,
+    "large": large,
     "idle": idle,
     "move": move,
 }

@@ -86,6 +86,18 @@ class GpuTypeConfig(_Section):
     bandwidth_gb_s: Number | None = Field(default=None, ge=0.1, le=10_000_000)
 
 
+Names = Annotated[tuple[str, ...], Field(min_length=1, max_length=10_000)]
+
+
+class EnrolConfig(_Section):
+    """Which jobs are enrolled: those that all given lists have."""
+
+    partitions: Names | None = None
+    qos: Names | None = None
+    accounts: Names | None = None
+    users: Names | None = None
+
+
 class Config(_Section):
     """The keys of hadar.yaml; times in seconds, paths absolute."""
 
@@ -103,6 +115,8 @@ class Config(_Section):
     mode: ModeName = "observe"
     # Modes of partitions that differ from `mode`.
     partitions: dict[str, ModeName] = Field(default_factory=dict)
+    # Jobs that hadard steers although they were not submitted by hadar-sbatch.
+    enrol: EnrolConfig = EnrolConfig()
     adapter: Literal["auto", "pyslurm", "command-line"] = "auto"
     solver: SolverConfig = SolverConfig()
     # A table in the form of the shipped one, which it replaces.
@@ -120,12 +134,18 @@ class Config(_Section):
     journal: AbsolutePath = Path("/var/log/hadar/journal.jsonl")
     # The journal is rotated at this size.
     journal_megabytes: Number = Field(default=100.0, ge=0.01, le=100_000)
-    journal_files: Annotated[int, BeforeValidator(_not_bool)] = Field(default=5, ge=1, le=1000)
+    journal_files: Annotated[int, BeforeValidator(_not_bool)] = Field(default=10, ge=1, le=1000)
 
     @property
     def own_gpu_types(self) -> dict[str, dict[str, float]]:
         """Return the given values of `gpu_types`."""
         return {k: given.model_dump(exclude_none=True) for k, given in self.gpu_types.items()}
+
+    @property
+    def enrol_lists(self) -> dict[str, frozenset[str]]:
+        """Return the given lists of `enrol`."""
+        given: dict[str, list[str]] = self.enrol.model_dump(exclude_none=True)
+        return {kind: frozenset(names) for kind, names in given.items()}
 
     @property
     def reports(self) -> Path:
@@ -210,7 +230,11 @@ def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
 def _sentence(fault: ErrorDetails) -> str:
     place = fault["loc"]
     key = ".".join(map(str, place))
-    sections: dict[object, type[_Section]] = {"solver": SolverConfig, "gpu_types": GpuTypeConfig}
+    sections: dict[object, type[_Section]] = {
+        "solver": SolverConfig,
+        "gpu_types": GpuTypeConfig,
+        "enrol": EnrolConfig,
+    }
     section = sections.get(place[0], Config) if len(place) > 1 else Config
     if fault["type"] in ("greater_than_equal", "less_than_equal"):
         bounds = section.model_fields[str(place[-1])].metadata

@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ from fault_job import SCALE, Kind, Running
 from fault_record import Case, Outcome, draw
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from hadar_slurm.runtime.ending import Settings
 
 _OWN_MOUNTS = "HADAR_FAULTS_APART"
 _DISK_BYTES = 2 * 1024 * 1024
@@ -48,13 +51,13 @@ def forks() -> Any:
     return multiprocessing.get_context("fork")
 
 
-def run(case: Case, context: Any, keep: Path | None) -> Outcome:
+def run(case: Case, context: Any, keep: Path | None, settings: Settings) -> Outcome:
     """Return what a run came to; files of a run that broke something go to `keep`."""
     with tempfile.TemporaryDirectory(prefix="hadar-faults-") as name:
         notes, directory = Path(name) / "notes", Path(name) / "job"
         for path in (notes, directory):
             path.mkdir()
-        job = fault_copy.Job(directory, notes, case.total_steps, case.step_s)
+        job = fault_copy.Job(directory, notes, case.total_steps, case.step_s, settings)
         running = Running(case, job, context=context)
         has_disk = any(fault.kind is Kind.FULL for fault in case.faults)
         if has_disk:
@@ -130,6 +133,14 @@ def main(words: Sequence[str] | None = None) -> int:
         help=f"this kind of fault alone, or several: {'; '.join(Kind)}",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report for programs")
+    parser.add_argument(
+        "--gone-after",
+        type=float,
+        default=fault_copy.SETTINGS.gone_after_s,
+        metavar="SECONDS",
+        help="without a sign for so long a copy counts as gone; more on a machine that does much "
+        "else, where no process is sure to run within it (default: %(default)g)",
+    )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="files of runs that broke a rule")
     options = parser.parse_args(words)
     kinds = options.only or list(Kind)
@@ -139,7 +150,8 @@ def main(words: Sequence[str] | None = None) -> int:
     context = forks()
     numbers = range(options.runs) if options.run is None else [options.run]
     cases = [draw(options.seed, number, kinds, SCALE) for number in numbers]
-    one = partial(run, context=context, keep=options.keep)
+    settings = replace(fault_copy.SETTINGS, gone_after_s=options.gone_after)
+    one = partial(run, context=context, keep=options.keep, settings=settings)
     outcomes = []
     with (
         progress(len(cases)) as advance,

@@ -11,7 +11,8 @@ from hadar_slurm.cli.completing import ConfigOption, own_jobs
 from hadar_slurm.config import Config, load_config
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import JobSpecError, SlurmError, UsageError
-from hadar_slurm.jobspec.description import decode, encode
+from hadar_slurm.jobspec.description import decode, decode_or_none, encode
+from hadar_slurm.jobspec.opting_out import with_opt_out
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.updates import Release, SetStartNow
@@ -35,12 +36,13 @@ def leave(
     for job in jobs:
         rows = [row for row in queue.values() if row.key == job or row.key.startswith(f"{job}_")]
         try:
-            description = decode(rows[0].comment) if rows else None
-            if description is None:
-                raise UsageError(f"job {job} does not exist, or was not submitted by hadar-sbatch")
-            comment = encode(replace(description, leaves=True))
+            if not rows:
+                raise UsageError(f"job {job} does not exist")
+            comment = _leaving(rows[0].comment)
             runner.run(["scontrol", "update", f"JobId={job}", f"Comment={comment}"])
-            if any(row.is_held_by_user for row in rows):
+            # hadard holds no other jobs: the hold is their owner's.
+            is_described = decode_or_none(rows[0].comment) is not None
+            if is_described and any(row.is_held_by_user for row in rows):
                 soon = [SetStartNow(JobId(job))] if any(row.restarts for row in rows) else []
                 for fault in slurm.change([*soon, Release(JobId(job))]):
                     if fault is not None:
@@ -52,3 +54,11 @@ def leave(
             typer.echo(f"job {job} is left to Slurm")
     if failed:
         raise typer.Exit(1)
+
+
+def _leaving(comment: str) -> str:
+    """Return the comment of a job that leaves, described by hadar-sbatch or enrolled."""
+    description = decode(comment)
+    if description is not None:
+        return encode(replace(description, leaves=True))
+    return with_opt_out(comment)

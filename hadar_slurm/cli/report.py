@@ -15,9 +15,10 @@ from rich.console import Console
 
 from hadar_slurm.cli.completing import ConfigOption, JournalOption, JsonOption
 from hadar_slurm.config import read_config
-from hadar_slurm.errors import UsageError
+from hadar_slurm.errors import ConfigError, UsageError
 from hadar_slurm.journal import read_with_older
 from hadar_slurm.lab.replay import figures, print_replay, replayed
+from hadar_slurm.lab.simulation import rare_collections
 from hadar_slurm.status.report import Report, Reporter
 from hadar_slurm.status.status import json_names
 from hadar_slurm.status.words import table_of
@@ -54,14 +55,21 @@ def report(
     first_s = _time_s(since, now_s, "--since") if since else -math.inf
     last_s = _time_s(until, now_s, "--until") if until else math.inf
     reader = Reporter()
-    lines = (line for line in read_with_older(path) if first_s <= line["time_s"] <= last_s)
+    damage: list[str] = []
+    lines = read_with_older(path, damage.append)
     try:
-        reader.read(lines)
+        with rare_collections():
+            reader.read(line for line in lines if first_s <= line["time_s"] <= last_s)
     except OSError as error:
         raise UsageError(f"the journal {path} cannot be read: {error.strerror}") from error
     found = reader.report()
+    if found is None and damage:
+        raise ConfigError(damage[0])
     if found is None:
         raise UsageError(f"{path} has no round in that period: give an earlier --since")
+    if damage:
+        told = f"{len(damage)} damaged lines are left out; the first: {damage[0]}"
+        Console(stderr=True).print(told, soft_wrap=True, highlight=False, markup=False)
     workload = reader.workload() if replay else None
     results = replayed(*workload, found.policies[-1], is_quiet=as_json) if workload else []
     if as_json:

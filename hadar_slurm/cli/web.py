@@ -34,7 +34,7 @@ def web(
     megabytes: Annotated[
         float,
         typer.Option(metavar="MB", help="Megabytes to read from the journal's end at the start."),
-    ] = 64.0,
+    ] = 32.0,
 ) -> None:
     """Serve a page with running and waiting jobs and GPU prices, and metrics at /metrics.
 

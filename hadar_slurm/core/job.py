@@ -138,7 +138,7 @@ def check_phase_move(job_id: JobId, before: Phase, after: Phase) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job at one instant. Policies ignore `partition`, `remarks` and `is_pinned`."""
+    """A job at one instant. Policies ignore `partition`, `account`, `remarks` and `is_pinned`."""
 
     spec: JobSpec
     phase: Phase = Phase.QUEUED
@@ -159,6 +159,8 @@ class Job:
     is_pinned: bool = False
     # Not planned now: a limit of Slurm would keep it from starting.
     left_out: bool = False
+    # Slurm's account; "" where there is none, as in simulations.
+    account: str = ""
 
     @property
     def job_id(self) -> JobId:

@@ -73,6 +73,7 @@ class SignsOfLife:
             problems,
             self.steered,
             self.config.own_gpu_types,
+            bool(self.config.enrol_lists),
         )
         try:
             write_heartbeat(self.config.run_dir, beat)

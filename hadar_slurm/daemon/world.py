@@ -142,6 +142,7 @@ def backend_of(
         assignments=config.assignments,
         slot_s=config.round_seconds,
         own_types=config.own_gpu_types,
+        enrol=config.enrol_lists,
     )
     ledger = Ledger(config.state_dir / LEDGER_FILE)
     mode = mode or modes(config).all[0]

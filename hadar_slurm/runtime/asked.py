@@ -37,6 +37,9 @@ class Asked:
         # Of the first report since the training began or continued.
         self._first: tuple[int, float] | None = None
         self._reported_s = 0.0
+        # One for all calls: a thread of gloo that frees the last one as Python ends would abort
+        # the process (PyTorch's issue 190489).
+        self._strongest: torch.Tensor | None = None
         for number in (signal.SIGUSR1, signal.SIGTERM):
             signal.signal(number, lambda number, _frame: self._received.add(number))
 
@@ -73,10 +76,12 @@ class Asked:
         """Return the strongest signal of any process: TERM (15) before USR1 (10), or 0."""
         if not distributed.is_initialized():
             return max(self._received)
-        device = _gpu() if distributed.get_backend() == "nccl" else torch.device("cpu")
-        found = torch.tensor(max(self._received), device=device)
-        distributed.all_reduce(found, distributed.ReduceOp.MAX)
-        return int(found)
+        if self._strongest is None:
+            device = _gpu() if distributed.get_backend() == "nccl" else torch.device("cpu")
+            self._strongest = torch.zeros((), dtype=torch.int64, device=device)
+        self._strongest.fill_(max(self._received))
+        distributed.all_reduce(self._strongest, distributed.ReduceOp.MAX)
+        return int(self._strongest)
 
     def _report(self, state: str) -> None:
         """Report once for all processes."""

@@ -13,7 +13,7 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput import ThroughputTable
-from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
+from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status, Stop
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused
 from hadar_slurm.handoff import Assignment
@@ -62,6 +62,7 @@ log = logging.getLogger(__name__)
 _WAKE_POLL_S = 0.2
 _BURST_S = 2.0
 _GAP = "plain jobs wait, and would take GPUs that are freed without a successor in the queue"
+_NEVER_HELD = "it is enrolled, so that it is never held or stopped, and Slurm starts it"
 
 
 @dataclass
@@ -189,6 +190,12 @@ class SlurmBackend:
         }
         # A successor is first in line before its GPUs are freed.
         outcomes |= self._steer([a for a in actions if a not in outcomes], seen)
+        enrolled = seen.enrolled if seen is not None else ()
+        outcomes |= {
+            a: Outcome(a, Status.DEFERRED, _NEVER_HELD)
+            for a in actions
+            if a not in outcomes and a.job_id in enrolled and not isinstance(a, Renew)
+        }
         stops = [a for a in actions if isinstance(a, Stop) and a not in outcomes]
         outcomes |= mover.stop(stops)
         pinned = mover.start([start for start in starts if start not in outcomes])
@@ -256,10 +263,10 @@ class SlurmBackend:
             return found
         for job, limit in limits.items():
             if limit.excluded:
-                row, shown = queue[job], state.excluded.get(job, ())
+                row, shown = queue[job], state.excluded.get(job)
                 own = self.ledger.excluded_by_owner(row, shown)
                 wanted = tuple(sorted({*limit.excluded, *own}))
-                found[job] = Exclusion(wanted, state.request(row), shown, own)
+                found[job] = Exclusion(wanted, state.request(row), shown or (), own)
         return found
 
     def wait(self, until_s: float) -> Wake:
@@ -297,7 +304,7 @@ class SlurmBackend:
     @property
     def squatted(self) -> frozenset[str]:
         """Return the report directories of the last observation that a foreign user has made."""
-        return frozenset(self._builder.squatted)
+        return frozenset(self._builder.reports.squatted)
 
     @property
     def assignments_fault(self) -> str:

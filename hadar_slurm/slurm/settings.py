@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,3 +35,5 @@ class BackendSettings:
     slot_s: float = 360.0
     # The site's own values of GPU types.
     own_types: OwnTypes = field(default_factory=dict)
+    # The operator's lists of enrolled names, by kind; empty: no job is enrolled.
+    enrol: Mapping[str, Collection[str]] = field(default_factory=dict)

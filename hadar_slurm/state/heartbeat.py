@@ -41,6 +41,8 @@ class Heartbeat:
     steered: tuple[str, ...] = ()
     # The site's own values of GPU types (`gpu_types` in hadar.yaml).
     gpu_types: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    # Jobs are steered that were not submitted by hadar-sbatch (`enrol` in hadar.yaml).
+    enrols: bool = False
 
     def is_fresh(self, now_s: float) -> bool:
         """Return whether it has not expired; False for one from the future, by a wrong clock."""
@@ -90,6 +92,7 @@ def read_heartbeat(directory: Path) -> Heartbeat | None:
                 str(name): {str(key): float(value) for key, value in values.items()}
                 for name, values in tree.get("gpu_types", {}).items()
             },
+            tree.get("enrols") is True,
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

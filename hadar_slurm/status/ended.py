@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.journal import Line
-from hadar_slurm.slurm.client.job_record import JobRecord
 from hadar_slurm.slurm.observe.array_jobs import final_phase
+from hadar_slurm.status.job_record import JobRecord
 
 
 @dataclass(frozen=True, slots=True)

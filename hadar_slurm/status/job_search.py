@@ -13,11 +13,12 @@ from hadar_slurm.core.cluster import natural_key
 from hadar_slurm.errors import SlurmError, UsageError
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.journal import Line
-from hadar_slurm.slurm.client.job_record import JobRecord, record_of
 from hadar_slurm.slurm.client.parse import HOLDING_STATES
 from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.observe.enrolment import why_left
 from hadar_slurm.status.ended import EndedJob, ended_by_journal, ended_by_slurm
 from hadar_slurm.status.explain import NAMED
+from hadar_slurm.status.job_record import JobRecord, record_of
 from hadar_slurm.status.journal_search import newest_with
 from hadar_slurm.status.status import current
 from hadar_slurm.status.status_text import last_lines
@@ -41,13 +42,19 @@ class SlurmRecord:
     record: JobRecord | None = None
     fault: str = ""
     was_asked: bool = True
+    # Why hadard leaves an enrolled job to Slurm, "" where nothing speaks against it; None for any
+    # other job.
+    why_left: str | None = None
 
     @classmethod
     def of(cls, config: Config, job: str) -> SlurmRecord:
         """Query Slurm."""
         runner = Runner(config.slurm_conf, config.command_timeout_seconds)
         try:
-            return cls(record_of(runner, job))
+            record = record_of(runner, job)
+            row = record.row if record is not None and record.is_live else None
+            why = why_left(runner, row, config.enrol_lists) if row is not None else None
+            return cls(record, why_left=why)
         except SlurmError as error:
             return cls(fault=str(error))
 
@@ -118,6 +125,14 @@ class JobSearch:
                 " and to Slurm" if self.slurm.knows_no_such_job else ", and Slurm did not answer"
             )
             return Answer.UNKNOWN, f"job {job} is unknown to the journal{slurm}"
+        if why := self.slurm.why_left:
+            return Answer.LEFT, f"job {job} is enrolled, but left to Slurm: {why}"
+        if why == "":
+            return Answer.NOT_TAKEN, (
+                f"job {job} is enrolled, but hadard does not manage it: it was submitted after the "
+                "last round, is held, names its nodes, waits for a dependency or its begin time, "
+                "or hadard does not manage its partition"
+            )
         if decode_or_none(record.comment) is None:
             return Answer.LEFT, f"job {job} is left to Slurm: it was not submitted by hadar-sbatch"
         return Answer.NOT_TAKEN, (

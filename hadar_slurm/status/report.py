@@ -6,11 +6,12 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
-from hadar_slurm.core.cluster import Cluster, GpuType, JobId
+from hadar_slurm.core.cluster import Cluster, GpuType
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.journal import Line, snapshot_of
-from hadar_slurm.status.status import use_of
+from hadar_slurm.journal import Line, job_of, snapshot_of, throughputs_of
+from hadar_slurm.status.status import HeldGpus, use_by
 
 _HOUR_S = 3600.0
 # A line counts for at most this many rounds; after a longer gap hadard was not running.
@@ -61,13 +62,18 @@ class Reporter:
     _policies: dict[str, None] = field(default_factory=dict)
     _errors: Counter[str] = field(default_factory=Counter)
     _failed: int = 0
-    _specs: dict[JobId, JobSpec] = field(default_factory=dict)
-    _ends: dict[JobId, tuple[str, float]] = field(default_factory=dict)
-    _actions: Counter[str] = field(default_factory=Counter)
+    # Each job as first and as last observed.
+    _first: dict[str, Line] = field(default_factory=dict)
+    _last: dict[str, Line] = field(default_factory=dict)
+    _ends: dict[str, tuple[str, float]] = field(default_factory=dict)
+    # By (what, status).
+    _actions: Counter[tuple[str, str]] = field(default_factory=Counter)
     _decisions_s: list[float] = field(default_factory=list)
     _hours: dict[GpuType, GpuHours] = field(default_factory=dict)
     _open: list[Line] = field(default_factory=list)
-    _cluster: Cluster | None = None
+    _held: dict[str, HeldGpus] = field(default_factory=dict)
+    # The last line that observed anything.
+    _seen: Line | None = None
 
     def read(self, lines: Iterable[Line]) -> None:
         """Read lines; a round has one line for each mode."""
@@ -85,20 +91,16 @@ class Reporter:
         self._failed += bool(line["errors"])
         self._errors.update(line["errors"])
         self._decisions_s.append(float(line["durations_s"].get("plan", 0.0)))
-        for action in line["actions"]:
-            self._actions[f"{action['do']} {action['status']}"] += 1
+        self._actions.update(map(itemgetter("do", "status"), line["actions"]))
         if "jobs" not in line:
             return
-        snapshot = snapshot_of(line)
-        self._cluster = snapshot.cluster.all_open()
-        for job in snapshot.jobs:
-            known = self._specs.get(job.job_id)
-            # The steps left when the job was first observed, and its last known throughput.
-            steps = known.total_steps if known else max(1, round(job.steps_left))
-            self._specs[job.job_id] = replace(job.spec, total_steps=steps)
-        for end in snapshot.ended:
-            if end.end_s >= first_s:
-                self._ends[end.job_id] = str(end.phase), end.end_s
+        self._seen = line
+        jobs, known = line["jobs"], self._first
+        known |= {name: jobs[name] for name in jobs if name not in known}
+        self._last |= jobs
+        for name, end in line["ended"].items():
+            if end["end_s"] >= first_s:
+                self._ends[name] = str(end["phase"]), float(end["end_s"])
 
     def _close(self, next_s: float) -> None:
         """Count the hours of the open round, which ends at `next_s`."""
@@ -108,7 +110,9 @@ class Reporter:
         lasted_s = min(next_s - float(first["time_s"]), _MOST_ROUNDS * float(first["length_s"]))
         seen = [line for line in lines if "jobs" in line]
         hours = max(0.0, lasted_s) / _HOUR_S
-        for gpu_type, use in use_of(seen).items() if seen else ():
+        # Of all lines, so that the next round's are compared with them.
+        held = [self._held.setdefault(str(line.get("mode")), HeldGpus()).at(line) for line in seen]
+        for gpu_type, use in use_by(held, seen[0]).items() if seen else ():
             old = self._hours.get(gpu_type, GpuHours())
             new = (old.managed + use.managed * hours, old.others + use.others * hours)
             self._hours[gpu_type] = GpuHours(*new, old.idle + use.free * hours)
@@ -119,12 +123,19 @@ class Reporter:
         A job submitted before the first line counts as submitted with it, with the steps left then.
         None without jobs.
         """
-        jobs = [spec for spec in self._specs.values() if spec.throughputs.gpu_types]
-        if not jobs or self._cluster is None or self._span_s is None:
+        if self._seen is None or self._span_s is None:
+            return None
+        jobs = [self._spec(name) for name, job in self._last.items() if any(throughputs_of(job))]
+        if not jobs:
             return None
         begins_s = self._span_s[0]
         came = [replace(spec, submitted_s=max(0.0, spec.submitted_s - begins_s)) for spec in jobs]
-        return came, self._cluster
+        return came, snapshot_of(self._seen).cluster.all_open()
+
+    def _spec(self, name: str) -> JobSpec:
+        """Return a job with its last throughputs, and the steps left when it was first observed."""
+        steps = max(1, round(job_of(name, self._first[name]).steps_left))
+        return replace(job_of(name, self._last[name]).spec, total_steps=steps)
 
     def report(self) -> Report | None:
         """Return the figures, None if nothing was read."""
@@ -133,11 +144,11 @@ class Reporter:
         if self._open:
             self._close(self._span_s[1])
         jcts_s = [
-            end_s - self._specs[job].submitted_s
+            end_s - float(self._last[job]["submitted_s"])
             for job, (phase, end_s) in self._ends.items()
-            if phase == "done" and job in self._specs
+            if phase == "done" and job in self._last
         ]
-        ended = Counter(phase for job, (phase, _) in self._ends.items() if job in self._specs)
+        ended = Counter(phase for job, (phase, _) in self._ends.items() if job in self._last)
         return Report(
             from_s=self._span_s[0],
             to_s=self._span_s[1],
@@ -145,12 +156,12 @@ class Reporter:
             rounds=self._rounds,
             failed_rounds=self._failed,
             errors=dict(self._errors.most_common()),
-            jobs=len(self._specs),
+            jobs=len(self._last),
             ended=dict(sorted(ended.items())),
             mean_jct_s=statistics.fmean(jcts_s) if jcts_s else None,
-            starts=self._actions["start done"],
-            moves=self._actions["stop done"],
-            refused=sum(n for name, n in self._actions.items() if name.endswith(" refused")),
+            starts=self._actions["start", "done"],
+            moves=self._actions["stop", "done"],
+            refused=sum(n for (_, status), n in self._actions.items() if status == "refused"),
             decision_s_p50=statistics.median(self._decisions_s),
             decision_s_max=max(self._decisions_s),
             gpu_hours=dict(sorted(self._hours.items())),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
-from operator import add
+from dataclasses import dataclass, field
+from functools import reduce
 
-from hadar_slurm.core.cluster import GpuType, Slot
-from hadar_slurm.journal import Line, gang_from_tree
+from hadar_slurm.core.cluster import GpuType
+from hadar_slurm.journal import Line, changed_rows
 from hadar_slurm.status.jobs import state_of
+
+_NO_GANGS: Line = {}
+# A node and a GPU type.
+SlotKey = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +101,62 @@ def use_of(lines: Sequence[Line]) -> dict[GpuType, TypeUse]:
 
     GPUs that one mode's line counts as occupied may be held by a job of another mode.
     """
-    first = lines[0]
-    managed = _held(lines)
-    used = _held([first])
-    used.update(dict(gang_from_tree(first.get("occupied", {})).slots))
-    found: dict[GpuType, TypeUse] = {}
+    return use_by([HeldGpus().at(line) for line in lines], lines[0])
+
+
+def use_by(held: Sequence[Mapping[SlotKey, int]], first: Line) -> dict[GpuType, TypeUse]:
+    """Return the use of each GPU type, from the GPUs held in each line of a round and the first."""
+    managed = reduce(_added, held)
+    occupied = _slots(first.get("occupied", {}))
+    used = _added(held[0], occupied) if occupied else held[0]
+    found: dict[str, list[int]] = {}
     for name, node in first.get("nodes", {}).items():
+        is_open = node["open"]
         for gpu_type, total in node["gpus"].items():
-            slot, before = Slot(name, GpuType(gpu_type)), found.get(gpu_type, TypeUse())
-            idle = total - used[slot]
-            free, closed = (idle, 0) if node["open"] else (0, idle)
-            here = (total, managed[slot], used[slot] - managed[slot], free, closed)
-            found[slot.gpu_type] = TypeUse(*map(add, astuple(before), here))
-    return dict(sorted(found.items()))
+            slot = (name, gpu_type)
+            ours, busy = managed.get(slot, 0), used.get(slot, 0)
+            sums = found.setdefault(gpu_type, [0, 0, 0, 0, 0])
+            sums[0] += total
+            sums[1] += ours
+            sums[2] += busy - ours
+            sums[3 if is_open else 4] += total - busy
+    return {GpuType(name): TypeUse(*sums) for name, sums in sorted(found.items())}
 
 
-def _held(lines: Iterable[Line]) -> Counter[Slot]:
-    """Return the GPUs held by the lines' jobs."""
-    held: Counter[Slot] = Counter()
-    for job in (job for line in lines for job in line.get("jobs", {}).values()):
-        for tree in job["holds"].values():
-            held.update(dict(gang_from_tree(tree).slots))
-    return held
+@dataclass
+class HeldGpus:
+    """The GPUs held by the jobs of one mode, line by line; unchanged jobs cost almost nothing."""
+
+    _jobs: Mapping[str, Line] = field(default_factory=dict)
+    _gangs: dict[str, Line] = field(default_factory=dict)
+    _held: Counter[SlotKey] = field(default_factory=Counter)
+
+    def at(self, line: Line) -> Mapping[SlotKey, int]:
+        """Return the GPUs held by a line's jobs; not to be changed."""
+        jobs: Mapping[str, Line] = line.get("jobs", {})
+        gangs, held = self._gangs, self._held.copy()
+        changes = [(name, _NO_GANGS) for name in gangs if name not in jobs]
+        changes += [(name, jobs[name]["holds"]) for name in changed_rows(self._jobs, jobs)]
+        for name, new in changes:
+            old = gangs.get(name, _NO_GANGS)
+            if new is old or not (new or old):
+                continue
+            gangs[name] = new
+            if not new:
+                del gangs[name]
+            for tree in old.values():
+                held.subtract(_slots(tree))
+            for tree in new.values():
+                held.update(_slots(tree))
+        self._jobs, self._held = jobs, held
+        return held
+
+
+def _added(one: Mapping[SlotKey, int], other: Mapping[SlotKey, int]) -> Mapping[SlotKey, int]:
+    total = Counter(one)
+    total.update(other)
+    return total
+
+
+def _slots(tree: Mapping[str, Mapping[str, int]]) -> dict[SlotKey, int]:
+    return {(node, name): gpus for node, types in tree.items() for name, gpus in types.items()}

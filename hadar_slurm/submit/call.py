@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.submit.decision import Call, Decision, why_left
-from hadar_slurm.submit.request import PREFIX, SbatchRequest
+from hadar_slurm.submit.request import NO_HADAR, PREFIX, SbatchRequest
 
 
 def call_for(request: SbatchRequest, environment: Mapping[str, str], *, is_parsable: bool) -> Call:
@@ -23,6 +23,8 @@ def call_for(request: SbatchRequest, environment: Mapping[str, str], *, is_parsa
 
 def _call(request: SbatchRequest, environment: Mapping[str, str]) -> Call:
     if why := why_left(request):
+        if NO_HADAR in request.flags and _is_enrolling(environment):
+            request = request.opting_out
         return Call(request.plain_call, Decision(False, why))
     if request.has_components:
         raise JobSpecError(
@@ -51,3 +53,11 @@ def _call(request: SbatchRequest, environment: Mapping[str, str]) -> Call:
         if request.hadar_options:
             raise
         return Call(request.plain_call, Decision(False, str(error)))
+
+
+def _is_enrolling(environment: Mapping[str, str]) -> bool:
+    """Return whether hadard steers jobs that are not described to it."""
+    from hadar_slurm.state.heartbeat import read_heartbeat, run_dir
+
+    beat = read_heartbeat(run_dir(environment))
+    return beat is not None and beat.enrols

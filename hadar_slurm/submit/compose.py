@@ -29,9 +29,9 @@ def compose(
     marked = replace(description, is_held=is_held, is_steered=bool(excluded))
     added = [f"--comment={encode(marked)}"]
     own = ["comment"]
-    if excluded:
-        nodes = [*excluded, *([description.excludes] if description.excludes else [])]
-        added.append(f"--exclude={','.join(nodes)}")
+    nodes = ",".join(filter(None, (*excluded, description.excludes)))
+    if nodes != request.values.get("exclude", ""):
+        added.append(f"--exclude={nodes}")
         own.append("exclude")
     if is_held:
         added.append("--hold")

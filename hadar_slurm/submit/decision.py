@@ -61,9 +61,9 @@ def why_left(request: SbatchRequest) -> str:
         return why
     if "time" in request.values and not request.limit_s:
         return f"--time={request.values['time']} sets no limit"
-    if "exclusive" in request.values:
+    if request.values.get("exclusive"):  # such as `user`; without a value see `managed_call`
         # Pinned to a node with free GPUs, it would wait there until all other jobs have ended.
-        return "--exclusive is given; hadard counts GPUs, not nodes"
+        return f"--exclusive={request.values['exclusive']} is given; hadard counts GPUs, not nodes"
     return why_nodes_or_start_fixed(request)
 
 
@@ -86,7 +86,7 @@ def why_nodes_fixed(request: SbatchRequest) -> str:
 def _why_not_counted(request: SbatchRequest) -> str:
     """Return why hadard cannot read the request as a number of GPUs of one or any type; or ""."""
     asked = request.gpus
-    if uncounted := [option.name for option in asked if option.name in UNCOUNTED]:
+    if uncounted := [o.name for o in asked if o.name in UNCOUNTED and not o.number]:
         text = "hadard reads --gpus, --gpus-per-node, --gpus-per-task and --gres=gpu:N"
         return f"--{uncounted[0]} is given; {text}"
     if not sum(option.number for option in asked):
@@ -94,7 +94,5 @@ def _why_not_counted(request: SbatchRequest) -> str:
     named = {gpu_type: None for option in asked for gpu_type in option.gpu_types}
     if len(named) > 1:
         return f"GPUs of several types are requested together ({', '.join(named)})"
-    if len(asked) > 1 and {option.name for option in asked} != {"gpus", "gpus-per-task"}:
-        return f"GPUs are requested twice, with --{asked[0].name} and --{asked[1].name}"
     others = other_resources(request.values)
     return f"{others} requests other resources too" if others else ""

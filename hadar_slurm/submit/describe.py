@@ -18,20 +18,19 @@ from hadar_slurm.jobspec.description import (
     GPU_OPTIONS,
     MAX_LOSS_S,
     MIN_LOSS_S,
+    OF_A_JOB,
     Description,
     is_node_list,
     may_ask,
     parse_shape,
+    workload_of_job,
 )
 from hadar_slurm.jobspec.estimator import Estimator
-from hadar_slurm.submit.gpu_options import UNCOUNTED
+from hadar_slurm.submit.gpu_options import PER_NODE, UNCOUNTED
 from hadar_slurm.submit.request import PREFIX, SbatchRequest
 
 # With many more copies each step contributes less (docs/runtime.md).
 AUTO_COPIES = 16
-# Prefix of the workload name of jobs without a model; no model has it.
-_OF_A_JOB = "job:"
-_MOST_OF_A_NAME = 100
 
 
 def describe(
@@ -123,20 +122,33 @@ def _gang(request: SbatchRequest) -> tuple[int, Shape | None]:
 def _gang_from_sbatch(request: SbatchRequest) -> tuple[int, Shape | None]:
     """Return the gang that sbatch's own options request, else a single GPU."""
     asked = {option.name: option.number for option in request.gpus}
-    per_node = asked.get("gpus-per-node", asked.get("gres"))
-    if per_node is not None:
-        nodes = _nodes(request)
-        return per_node * nodes, Shape(nodes, per_node)
-    by_task = next((name for name in UNCOUNTED if name in asked), "")
-    if by_task and "gpus" not in asked:
-        raise JobSpecError(f"--{by_task} is given: give the total number of GPUs with {PREFIX}gang")
-    if "gpus-per-task" not in asked:
-        return asked.get("gpus", 1), None
-    # On other layouts Slurm may give a node more tasks than GPUs for them.
-    gpus = asked.get("gpus") or asked["gpus-per-task"] * _tasks(request)
+    if not asked:
+        return 1, None  # sbatch itself refuses a wrong number of nodes
+    uncounted = [name for name in UNCOUNTED if asked.get(name) == 0]
+    if uncounted and "gpus" not in asked:
+        remedy = f"give the total number of GPUs with {PREFIX}gang"
+        raise JobSpecError(f"--{uncounted[0]} is given: {remedy}")
     nodes = _nodes(request)
+    per_node = {name: asked[name] for name in PER_NODE if asked.get(name)}
+    if per_node and "gpus" in asked and "nodes" not in request.values:
+        nodes = max(1, asked["gpus"] // next(iter(per_node.values())))
+    totals = {name: number * nodes for name, number in per_node.items()}
+    if "gpus" in asked:
+        totals["gpus"] = asked["gpus"]
+    elif "gpus-per-task" in asked:
+        totals["gpus-per-task"] = asked["gpus-per-task"] * _tasks(request)
+    if len(set(totals.values())) > 1:
+        numbers = ", ".join(f"--{name} for {number} in all" for name, number in totals.items())
+        raise JobSpecError(f"GPUs are requested twice, with different numbers: {numbers}")
+    gpus = next(iter(totals.values()))
+    least, _, most = request.values.get("nodes", "").partition("-")
+    is_fixed = "gpus" in asked and bool(least) and most in ("", least)
+    # With tasks, Slurm may give a node of another layout more tasks than GPUs for them.
+    if not (per_node or is_fixed or "gpus-per-task" in asked):
+        return gpus, None
     if gpus % nodes:
-        raise JobSpecError(f"--gpus-per-task: {gpus} GPUs do not divide evenly over {nodes} nodes")
+        name = "gpus-per-task" if "gpus-per-task" in asked else "gpus"
+        raise JobSpecError(f"--{name}: {gpus} GPUs do not divide evenly over {nodes} nodes")
     return gpus, Shape(nodes, gpus // nodes)
 
 
@@ -185,9 +197,18 @@ def _asks(request: SbatchRequest, gpus: int) -> Mapping[str, str]:
 
 
 def _nodes(request: SbatchRequest) -> int:
-    """Return the largest number of nodes that --nodes allows, 1 without it."""
-    text = (request.values.get("nodes") or "1").split("-")[-1]
-    return parse_count(text, "--nodes", JobSpecError)
+    """Return the largest number of nodes that --nodes allows; else 1, or as many as tasks need.
+
+    The latter only where sbatch's own options request GPUs, which Slurm then counts by node.
+    """
+    if text := request.values.get("nodes"):
+        return parse_count(text.split("-")[-1], "--nodes", JobSpecError)
+    tasks, per_node = (
+        parse_count(request.values.get(name, "1"), f"--{name}", JobSpecError)
+        for name in ("ntasks", "ntasks-per-node")
+    )
+    is_by_tasks = request.gpus and "ntasks-per-node" in request.values
+    return -(-tasks // per_node) if is_by_tasks else 1
 
 
 def _shape_of_copy(request: SbatchRequest, gpus: int, shape: Shape | None) -> Shape:
@@ -239,13 +260,13 @@ def _workload(request: SbatchRequest, table: ThroughputTable) -> str:
     if size is not None:
         raise JobSpecError(f"{PREFIX}batch-size {size}: of which model? give {PREFIX}model too")
     job_name = request.values.get("job-name") or Path(request.script_name or "wrap").name
-    return f"{_OF_A_JOB}{job_name}"[:_MOST_OF_A_NAME]
+    return workload_of_job(job_name)
 
 
 def unknown_model(description: Description, table: ThroughputTable) -> str | None:
     """Return a note for the user if the model's throughput is not known."""
     name = description.workload
-    if not name or name.startswith(_OF_A_JOB) or table.throughputs(name) is not None:
+    if not name or name.startswith(OF_A_JOB) or table.throughputs(name) is not None:
         return None
     known = {workload.lower(): workload for workload in table.workloads}
     near = [known[n] for n in difflib.get_close_matches(name.lower(), known, n=5, cutoff=0.3)]

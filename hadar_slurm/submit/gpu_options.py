@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# Their GPUs are not counted: they depend on the number of sockets, or are of newer Slurm versions.
+# Their GPUs are not counted: they depend on a node's sockets, or are of newer Slurm versions.
 UNCOUNTED = ("gpus-per-socket", "tres-per-task")
-_COUNTED = ("gpus", "gpus-per-node", "gres", "gpus-per-task")
+# Their number is that of each node.
+PER_NODE = ("gpus-per-node", "gres", "gpus-per-socket")
+_COUNTED = ("gpus", "gpus-per-node", "gres", "gpus-per-task", "gpus-per-socket")
 
 
 class GpuOption(NamedTuple):
-    """One option of sbatch that requests GPUs: their number (0 for UNCOUNTED), and named types."""
+    """One option of sbatch that requests GPUs: their number (0: not counted), and named types."""
 
     name: str
     number: int
@@ -27,13 +29,17 @@ def gpu_options(values: Mapping[str, str]) -> list[GpuOption]:
             parts = [part.removeprefix("gpu").removeprefix(":") for part in parts if _is_gpu(part)]
         if parts:
             counts, gpu_types = zip(*map(_read, parts), strict=True)
-            found.append(GpuOption(name, sum(counts), tuple(filter(None, gpu_types))))
-    found += [
-        GpuOption(name, 0, ())
-        for name in UNCOUNTED
-        if name in values and (name != "tres-per-task" or "gpu" in values[name])
-    ]
+            number = sum(counts) * (_sockets(values) if name == "gpus-per-socket" else 1)
+            found.append(GpuOption(name, number, tuple(filter(None, gpu_types))))
+    if "gpu" in values.get("tres-per-task", ""):
+        found.append(GpuOption("tres-per-task", 0, ()))
     return found
+
+
+def _sockets(values: Mapping[str, str]) -> int:
+    """Return the sockets of each node that the options ask for, 0 if they do not say."""
+    text = values.get("sockets-per-node", "")
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def other_resources(values: Mapping[str, str]) -> str:

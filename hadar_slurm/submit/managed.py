@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.core.time_limit import late_types, parse_time_limit
 from hadar_slurm.errors import JobSpecError, SlurmError
 from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE, user_reports
-from hadar_slurm.jobspec.description import Description
+from hadar_slurm.jobspec.description import Description, is_node_list
 from hadar_slurm.jobspec.estimator import Estimator, fitting_types, words, work_of
 from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.client.constraint import Allows, allows
@@ -58,6 +59,13 @@ def managed_call(
         check_fits(description, cluster, estimator)
     if why := why_fixed or _why_not_satisfied(request, description, own_cluster):
         return _left(request, why)
+    if "exclusive" in request.values and own_cluster is not None:
+        others = _of_other_sizes(description, own_cluster)
+        if others is not None:
+            own_cluster = Cluster.of(n for n in own_cluster.nodes if n.name not in others)
+            description = replace(description, excludes=_with(description.excludes, others))
+        elif not request.hadar_options:
+            return _left(request, "--exclusive is given, and the gang does not fill nodes")
     is_taken = not why_not
     bars = {} if unserved else _bars(description, estimator, own_cluster, run_dir)
     impossible = _impossible(description, estimator, own_cluster, bars)
@@ -89,6 +97,27 @@ def managed_call(
     kept_off = impossible or () if is_steered else ()
     argv = compose(request, description, is_held=is_held, excluded=kept_off)
     return Call(argv, decision, variables, tuple(notes), description, own_cluster, estimator, bars)
+
+
+def _of_other_sizes(description: Description, cluster: Cluster) -> list[NodeName] | None:
+    """Return the nodes on which an exclusive job would get other GPUs than its gang.
+
+    None where no others are left: hadard counts GPUs, not nodes.
+    """
+    sizes = {shape.gpus_per_node for shape in description.shapes}
+    others = [
+        node.name for node in cluster.nodes if not (node.has_one_type and node.gpus[0][1] in sizes)
+    ]
+    left = len(cluster.nodes) - len(others)
+    return others if any(shape.nodes <= left for shape in description.shapes) else None
+
+
+def _with(excludes: str, nodes: Sequence[NodeName]) -> str:
+    """Return a list of nodes with more of them, in Slurm's syntax."""
+    text = ",".join(filter(None, (excludes, *nodes)))
+    if is_node_list(text):
+        return text
+    return Runner(timeout_s=10).run(["scontrol", "show", "hostlistsorted", text]).strip()
 
 
 def _left(request: SbatchRequest, why: str) -> Call:

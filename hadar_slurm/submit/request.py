@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import JobSpecError
+from hadar_slurm.jobspec.opting_out import OPT_OUT_VARIABLE, with_opt_out
 from hadar_slurm.submit.gpu_options import GpuOption, gpu_options
 from hadar_slurm.submit.options import COMPONENT, SbatchOption, options_in, split_options
 from hadar_slurm.submit.script import read_directives
@@ -43,7 +44,8 @@ standard error says whether hadard places the job, or why not; --quiet and --par
   --hadar-restart-cost S      seconds that a migration costs the job (default: the site's)
   --hadar-dry-run             submit nothing; print the sbatch call and a preview by GPU type
   --hadar-json                print one JSON object: the submitted job, or the dry run
-  --no-hadar                  submit with plain sbatch, and ignore #HADAR lines
+  --no-hadar                  submit with plain sbatch, and ignore #HADAR lines; HADAR=no in the
+                              environment does the same
   --hadar-help, --help, -h    list these options
 
 The same options may be given in the script on #HADAR lines; the command line wins. All other
@@ -55,6 +57,8 @@ KNOWN = (
 )
 DRY_RUN, JSON, NO_HADAR, HELP = "hadar-dry-run", "hadar-json", "no-hadar", "hadar-help"
 FLAGS = (DRY_RUN, JSON, NO_HADAR, HELP)
+# Second names of sbatch's options.
+_ALIASES = {"tasks-per-node": "ntasks-per-node", "cluster": "clusters"}
 _WITH_VALUE = frozenset(PREFIX[2:] + name for name in KNOWN)
 
 
@@ -85,7 +89,8 @@ class SbatchRequest(_Words):
         As for sbatch, the command line wins over the environment, and that over the script.
         """
         sources = (self.directives, self.inherited, self.options)
-        return {option.name: option.value or "" for source in sources for option in source}
+        given = [option for source in sources for option in source]
+        return {_ALIASES.get(option.name, option.name): option.value or "" for option in given}
 
     @cached_property
     def gpus(self) -> Sequence[GpuOption]:
@@ -108,6 +113,13 @@ class SbatchRequest(_Words):
         return ("sbatch", *(word for option in self.options for word in option.words), *self.script)
 
     @property
+    def opting_out(self) -> SbatchRequest:
+        """Return the request with the word in its comment that keeps the job from enrolment."""
+        comment = with_opt_out(self.values.get("comment", ""))
+        option = SbatchOption("comment", comment, (f"--comment={comment}",))
+        return self._replace(options=[*self.options, option])
+
+    @property
     def script_name(self) -> str | None:
         """Return the script's name; "" for standard input, None with --wrap."""
         if any(option.name == "wrap" for option in self.options):
@@ -120,6 +132,8 @@ def parse_words(words: Sequence[str], environment: Mapping[str, str]) -> SbatchR
     """Return the request from command line and environment, without the script's lines."""
     options, script = split_options(words, _WITH_VALUE)
     found, flags, rest = _take_hadar_options(options)
+    if environment.get(OPT_OUT_VARIABLE) == "no":
+        flags |= {NO_HADAR}
     return SbatchRequest(found, rest, script, inherited=options_in(environment), flags=flags)
 
 
@@ -132,17 +146,22 @@ def with_script(request: SbatchRequest, read_script: Callable[[str, str], str]) 
         return request
     text = read_script(request.script_name, request.values.get("chdir", ""))
     if NO_HADAR in request.flags:
-        return request
+        return _with_directives(request, text)
     options, stray = split_options(read_directives(text, "#HADAR"), _WITH_VALUE)
     in_script, flags, rest = _take_hadar_options(options)
     for word in (*(word for option in rest for word in option.words), *stray):
         raise JobSpecError(f"#HADAR {word}: only {PREFIX}... options are allowed there")
     both = {**in_script, **request.hadar_options}
     request = request._replace(hadar_options=both, flags=flags | request.flags)
+    return _with_directives(request, text)
+
+
+def _with_directives(request: SbatchRequest, text: str) -> SbatchRequest:
+    """Return the request with sbatch's options in a script."""
     try:
         words = read_directives(text, "#SBATCH")
     except JobSpecError as error:
-        if request.hadar_options:
+        if request.hadar_options and NO_HADAR not in request.flags:
             raise
         # sbatch will report the error.
         return request._replace(unreadable=str(error))

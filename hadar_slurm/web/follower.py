@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
 
+from hadar_slurm.errors import ConfigError
+from hadar_slurm.journal import Decoder
 from hadar_slurm.web.counts import Counts
 from hadar_slurm.web.history import History
 from hadar_slurm.web.lines import DAMAGE
@@ -25,6 +26,7 @@ class Follower:
         self.history = History()
         self.counts = Counts()
         self._tail = Tail(path, max_bytes=max_bytes)
+        self._decoder = Decoder()
         self._unread = 0
         self._ended: dict[str, frozenset[str]] = {}
         self._every_s = every_s
@@ -67,9 +69,11 @@ class Follower:
 
     def _add(self, text: bytes, *, counts: bool) -> None:
         try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
+            line = self._decoder.line_of(text)
+        except ConfigError:
             self._unread += 1
+            return
+        if line is None:
             return
         with self.lock:
             if not self.history.add(line):

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.journal import Line
 from hadar_slurm.metrics import Segment
+from hadar_slurm.status.use import Labels
 from hadar_slurm.web.history import OTHERS
 from hadar_slurm.web.words import Clock, duration
 
@@ -87,13 +88,13 @@ def gpu_types_of(nodes: Mapping[str, Line]) -> dict[str, int]:
 def gantt(
     nodes: Mapping[str, Line],
     segments: Iterable[Segment],
-    names: Mapping[JobId, tuple[str, str]],
+    labels: Mapping[JobId, Labels],
     window: Window,
     clock: Clock,
 ) -> dict[str, object]:
     """Return the template's values for the chart of all GPUs of `nodes`.
 
-    `segments` overlap the window, `names` are jobs' users and workloads. Jobs on removed nodes
+    `segments` overlap the window, `labels` are those of their jobs. Jobs on removed nodes
     are not drawn. If there are too many bars, `cells` has one path per look in place of `drawn`.
     """
     rows, height = _rows(nodes)
@@ -113,7 +114,7 @@ def gantt(
             for time_s, label in clock.ticks(window.from_s, window.to_s, most=8)
             for at in (window.share(time_s),)
         ],
-        "drawn": [] if is_coarse else [_drawn(bar, names, window, clock) for bar in bars],
+        "drawn": [] if is_coarse else [_drawn(bar, labels, window, clock) for bar in bars],
         "cells": _cells(rows, bars, window, num_bins) if is_coarse else None,
         "num_bins": num_bins,
     }
@@ -171,7 +172,7 @@ def _percent(part: float) -> str:
 
 
 def _drawn(
-    bar: _Bar, names: Mapping[JobId, tuple[str, str]], window: Window, clock: Clock
+    bar: _Bar, labels: Mapping[JobId, Labels], window: Window, clock: Clock
 ) -> dict[str, object]:
     """Return a bar to draw; `id_class` is "" if there is no room for the job's id."""
     segment = bar.segment
@@ -184,7 +185,7 @@ def _drawn(
     times = f"{begin} to {end}, {duration(segment.end_s - segment.start_s)}"
     copy = f", copy {segment.copy}" if segment.copy else ""
     job = f"job {segment.job_id}{copy}"
-    user_and_work = ", ".join(filter(None, names.get(segment.job_id, ())))
+    user_and_work = ", ".join(filter(None, labels.get(segment.job_id, Labels())[:2]))
     if segment.job_id == OTHERS:
         job, user_and_work = "jobs that are not Hadar's", ""
     return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from operator import add
@@ -17,19 +17,18 @@ from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
-from hadar_slurm.journal import VERSION, Line
+from hadar_slurm.journal import VERSIONS, Line
 from hadar_slurm.metrics import Segment, Segments
 from hadar_slurm.status.jobs import Forked
 from hadar_slurm.status.status import prices_of
+from hadar_slurm.status.use import Labels
 from hadar_slurm.web.lines import (
     DAMAGE,
     Holds,
+    Observed,
     RoundRow,
     Slots,
     by_reach,
-    forked_jobs,
-    holds_of,
-    partition_of,
     row_of,
     slots_of,
     time_of,
@@ -134,11 +133,12 @@ class History:
         self.now = Now()
         self.begins_s = 0.0
         self.is_epoch = True
-        self.names: dict[JobId, tuple[str, str]] = {}
+        self.labels: dict[JobId, Labels] = {}
         self.points: deque[Point] = deque(maxlen=MAX_POINTS)
         self.rounds: deque[RoundRow] = deque(maxlen=MAX_ROUNDS)
         self.partitions: set[str] = set()
         self._lines: dict[str, Line] = {}
+        self._seen: dict[str, Observed] = {}
         self._last_s: dict[str, float] = {}
         self._books: dict[str, _Book] = {}
         # GPUs of unmanaged jobs count as copies of one job, one copy per slot.
@@ -153,9 +153,10 @@ class History:
     def add(self, line: Line) -> bool:
         """Add a round; return whether the line was valid."""
         try:
-            if line["version"] != VERSION:
+            if line["version"] not in VERSIONS:
                 raise ValueError(f"journal version {line['version']!r}")
-            self._add_valid(line, row_of(line), holds_of(line))
+            seen = self._seen.get(str(line.get("mode", "")), Observed())
+            self._add_valid(line, row_of(line), Observed.of(line, seen))
         except DAMAGE:
             self.strange += 1
             return False
@@ -198,7 +199,7 @@ class History:
                 return
             yield point, to_s if after is None else min(after.time_s, to_s)
 
-    def _add_valid(self, line: Line, row: RoundRow, holds: Holds) -> None:
+    def _add_valid(self, line: Line, row: RoundRow, seen: Observed) -> None:
         mode, now_s = row.mode, row.time_s
         may_step_s = _ANOTHER_RUN_S if line.get("mode") else 0.0
         if not self.is_empty and now_s < self.now.time_s - may_step_s:
@@ -210,17 +211,16 @@ class History:
         self._forget(now_s, float(line["length_s"]))
         self.rounds.append(row)
         if "nodes" in line:
-            self._lines[mode] = line
+            self._lines[mode], self._seen[mode] = line, seen
             book = self._books.setdefault(mode, _Book())
             for name, end in line["ended"].items():
                 book.stop_all(JobId(name), time_of(end["end_s"]))
-            book.hold(holds, now_s)
+            book.hold(seen.holds, now_s)
             book.act(line, now_s)
             for job_id in book.open.keys() & line["jobs"].keys():
-                job = line["jobs"][job_id]
-                self.names[job_id] = (str(job["user"]), str(job["workload"]))
+                self.labels[job_id] = Labels.of(line["jobs"][job_id])
         self.now = self._summary(line, now_s)
-        self.partitions.update(map(partition_of, self.now.jobs.values()))
+        self.partitions |= seen.partitions
         if "nodes" in line:
             others: Holds = {}
             for slot, count in self._others_now().items():
@@ -241,6 +241,7 @@ class History:
                     book.stop_all(job_id, last_s)
                 self._others.found += book.found
                 self._lines.pop(mode, None)
+                self._seen.pop(mode, None)
                 self._last_s.pop(mode)
 
     def _summary(self, line: Line, now_s: float) -> Now:
@@ -252,7 +253,9 @@ class History:
             jobs |= lines[mode]["jobs"]
             waiting |= lines[mode]["waiting"]
             prices |= prices_of(lines[mode]["figures"])
-        held = (jobs.get(segment.job_id, {"phase": "running"}) for segment in self.held())
+        held = self.held()
+        lost = {"phase": "running"}
+        phases = Counter(jobs.get(bar.job_id, lost)["phase"] for bar in held)
         nodes = lines[by_reach(lines)[0]]["nodes"] if lines else {}
         return Now(
             time_s=now_s,
@@ -263,10 +266,10 @@ class History:
             jobs=jobs,
             waiting=waiting,
             planned=frozenset(job for seen in lines.values() for job in seen["plan"] or ()),
-            copies=dict(Counter(job["phase"] for job in held)),
-            forked={k: v for seen in lines.values() for k, v in forked_jobs(seen).items()},
+            copies=dict(phases),
+            forked={k: v for seen in self._seen.values() for k, v in seen.forked.items()},
             number=int(line["round"]),
-            gpus=self._gpus(nodes),
+            gpus=self._gpus(nodes, held),
             prices=prices,
             nodes=nodes,
         )
@@ -286,11 +289,12 @@ class History:
                     others.subtract(slots_of(tree))
         return dict(+others)
 
-    def _gpus(self, nodes: Mapping[str, Line]) -> dict[str, Gpus]:
+    def _gpus(self, nodes: Mapping[str, Line], bars: Iterable[Segment]) -> dict[str, Gpus]:
         others = self._others_now()
-        held: Counter[tuple[str, str]] = Counter()
-        for segment in self.held():
-            held.update(dict(segment.gang.slots))
+        held: defaultdict[tuple[str, str], int] = defaultdict(int)
+        for bar in bars:
+            for slot, count in bar.gang.slots:
+                held[slot] += count
         found: dict[str, Gpus] = {}
         for name, node in nodes.items():
             for gpu_type, total in node["gpus"].items():
@@ -302,7 +306,7 @@ class History:
         return dict(sorted(found.items()))
 
     def _prune(self) -> None:
-        """Drop the oldest bars when there are too many, and unused names."""
+        """Drop the oldest bars when there are too many, and unused labels."""
         books = [*self._books.values(), self._others]
         if sum(len(book.found) for book in books) < self._max_bars:
             return
@@ -311,4 +315,4 @@ class History:
         for book in books:
             book.found = [bar for bar in book.found if bar.end_s > self.begins_s]
         needed = {bar.job_id for bar in self.bars()}
-        self.names = {job_id: name for job_id, name in self.names.items() if job_id in needed}
+        self.labels = {job_id: own for job_id, own in self.labels.items() if job_id in needed}

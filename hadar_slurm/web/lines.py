@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
-from hadar_slurm.journal import Line, throughputs_of
+from hadar_slurm.journal import Line, changed_rows, throughputs_of
 from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.status.jobs import Forked, forked_of
 from hadar_slurm.web.words import clean
@@ -57,6 +57,8 @@ class RoundRow:
 
 
 _JOB_KEYS = {"phase", "user", "workload", "gpus", "submitted_s", "steps", "steps_done", "restarts"}
+# Those that `_check` looks at, beside that all are there.
+_CHECKED = ("gpus", "throughputs", "rates", "partition", "remarks", "nodes", "holds")
 _REACH = (*map(str, reversed(Mode)), "")
 
 
@@ -112,32 +114,80 @@ def row_of(line: Line) -> RoundRow:
     )
 
 
-def holds_of(line: Line) -> Holds:
-    """Return the gangs held by (job, copy); raises one of DAMAGE for a damaged line."""
-    for action in line["actions"]:
-        _whole(action["copy"])
-        slots_of(action["gang"])
-        if not isinstance(action["job"], str):
-            raise ValueError(f"{action['job']!r} is no job")
-    if "nodes" not in line:
-        return {}
-    slots_of({name: node["gpus"] for name, node in line["nodes"].items()})
-    slots_of(line["occupied"])
-    holds: Holds = {}
-    forked_jobs(line)
-    for job_id, job in line["jobs"].items():
-        if not job.keys() >= _JOB_KEYS:
-            raise ValueError(f"job {job_id} is incomplete")
-        _whole(job["gpus"])
-        throughputs = throughputs_of(job)
-        if not all(0 <= float(steps_per_s) < math.inf for steps_per_s in throughputs.values()):
-            raise ValueError(f"{throughputs!r} are no throughputs")
-        texts = [job.get("partition", ""), *job.get("remarks", ()), *job.get("nodes", ())]
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError(f"job {job_id}: partition, remarks or nodes are no text")
-        for copy, tree in job["holds"].items():
-            holds[JobId(job_id), int(copy)] = Gang.of(slots_of(tree))
-    return holds
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The jobs of a line, checked, with their gangs and the copies of forked ones."""
+
+    jobs: Mapping[str, Line] = field(default_factory=dict)
+    gangs: Mapping[str, Mapping[int, Gang]] = field(default_factory=dict)
+    forked: Mapping[str, Forked] = field(default_factory=dict)
+    # Those of all jobs so far.
+    partitions: frozenset[str] = frozenset()
+    # The jobs that may have several copies.
+    may_fork: frozenset[str] = frozenset()
+
+    @property
+    def holds(self) -> Holds:
+        """Return the gangs held by (job, copy)."""
+        return {
+            (JobId(job_id), copy): gang
+            for job_id, gangs in self.gangs.items()
+            for copy, gang in gangs.items()
+        }
+
+    @classmethod
+    def of(cls, line: Line, before: Observed) -> Observed:
+        """Return the jobs of a line; raises one of DAMAGE for a damaged line.
+
+        `before` is what the line of the mode before had: jobs that have not changed, which are the
+        same objects, are not checked again.
+        """
+        for action in line["actions"]:
+            _whole(action["copy"])
+            slots_of(action["gang"])
+            if not isinstance(action["job"], str):
+                raise ValueError(f"{action['job']!r} is no job")
+        if "nodes" not in line:
+            return cls()
+        slots_of({name: node["gpus"] for name, node in line["nodes"].items()})
+        slots_of(line["occupied"])
+        known, jobs, facts = before.jobs, line["jobs"], line.get("forked", {})
+        gangs = {name: held for name, held in before.gangs.items() if name in jobs}
+        changed = changed_rows(known, jobs)
+        for job_id in changed:
+            job, old = jobs[job_id], known.get(job_id)
+            _check(job_id, job, old)
+            if old is None or old["holds"] is not job["holds"]:
+                gangs.pop(job_id, None)
+                if trees := job["holds"]:
+                    gangs[job_id] = {int(n): Gang.of(slots_of(tree)) for n, tree in trees.items()}
+        several = [n for n in changed if "copies" in jobs[n] or len(jobs[n]["holds"]) > 1]
+        may_fork = before.may_fork.union(several)
+        forked = {
+            name: copies
+            for name in jobs.keys() & (may_fork | facts.keys())
+            if (copies := forked_of(line, name)) is not None
+        }
+        names = {jobs[name].get("partition", "") for name in changed}
+        found = before.partitions.union(partition_of({"partition": name}) for name in names)
+        return cls(jobs, gangs, forked, found, may_fork & jobs.keys())
+
+
+def _check(job_id: str, job: Line, old: Line | None) -> None:
+    """Raise one of DAMAGE for a job whose fields are not valid; `old` is one that is valid."""
+    if not job.keys() >= _JOB_KEYS:
+        raise ValueError(f"job {job_id} is incomplete")
+    if old is not None and all([job.get(key) is old.get(key) for key in _CHECKED]):
+        return
+    _whole(job["gpus"])
+    throughputs = throughputs_of(job)
+    if not all(0 <= float(steps_per_s) < math.inf for steps_per_s in throughputs.values()):
+        raise ValueError(f"{throughputs!r} are no throughputs")
+    texts = [job.get("partition", ""), *job.get("remarks", ()), *job.get("nodes", ())]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"job {job_id}: partition, remarks or nodes are no text")
+    for copy, tree in job["holds"].items():
+        int(copy), slots_of(tree)
 
 
 def partition_of(job: Line | None) -> str:
@@ -147,8 +197,3 @@ def partition_of(job: Line | None) -> str:
     """
     name = clean(job.get("partition", "")) if job is not None else ""
     return SEVERAL if "," in name else name
-
-
-def forked_jobs(line: Line) -> dict[str, Forked]:
-    """Return the copies of every forked job; raises one of DAMAGE for a damaged line."""
-    return {job_id: forked for job_id in line["jobs"] if (forked := forked_of(line, job_id))}

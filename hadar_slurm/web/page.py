@@ -1,4 +1,4 @@
-"""The pages: running jobs, waiting jobs with reasons, GPU prices, and the last rounds.
+"""The pages: jobs with their places or reasons, who uses the GPUs, prices, and the last rounds.
 
 They work without scripts, in light and dark, at any width, and with screen readers. Values are
 prepared here; all markup is in `templates`, which escape all text from a journal.
@@ -6,7 +6,8 @@ prepared here; all markup is in `templates`, which escape all text from a journa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from math import isfinite
 from urllib.parse import urlencode
@@ -16,17 +17,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from hadar_slurm import __version__
 from hadar_slurm.core.cluster import natural_key
 from hadar_slurm.metrics import Segment
+from hadar_slurm.status.arrays import array_of, as_rows, common_text, row_name
 from hadar_slurm.status.jobs import PINNED, Forked, state_of
+from hadar_slurm.status.use import GROUPS, Labels, Use, number_of, use_by
 from hadar_slurm.web import words
 from hadar_slurm.web.gantt import MAX_GPUS, Window, gantt, gpu_types_of
-from hadar_slurm.web.history import History, Now
+from hadar_slurm.web.history import OTHERS, History, Now
 from hadar_slurm.web.view import HOURS, PageRequest
 
 # Rows of a table on the first page, on one of the pages with all, and of the picture in words.
 FEW, MANY, _MAX_WORDS = 15, 100, 100
 # A small curve: its size, and its number of points, of which more would not be visible.
 _SPARK_W, _SPARK_H, _SPARK_POINTS = 120.0, 26.0, 120
-_LARGEST = 1e18
 
 Values = dict[str, object]
 
@@ -43,6 +45,7 @@ TEMPLATES = Environment(
     auto_reload=False,
 )
 TEMPLATES.filters |= {
+    "clean": words.clean,
     "duration": words.duration,
     "figure": lambda value: "–" if value is None else f"{value:.3g}",
     "share": lambda part: "–" if part is None or not isfinite(part) else f"{100 * part:.0f} %",
@@ -58,6 +61,8 @@ def overview(view: PageRequest) -> str:
     with view.follower.lock:
         history = view.history
         waits, runs = _jobs(history)
+        waiting, running = _grouped(history, waits), _grouped(history, runs)
+        uses = _uses(view)
         return _filled(
             "overview",
             view,
@@ -68,32 +73,68 @@ def overview(view: PageRequest) -> str:
             types=list(_types(view)),
             chart=_chart(view),
             few=FEW,
-            waiting_rows=_rows(view, waits[:FEW]),
-            running_rows=_rows(view, runs[:FEW]),
+            waiting_jobs=waiting,
+            running_jobs=running,
+            waiting_rows=_rows(view, waiting[:FEW]),
+            running_rows=_rows(view, running[:FEW]),
+            uses=uses[:FEW],
+            num_uses=len(uses),
+            groups=_group_links(view),
             rounds=list(history.rounds)[-FEW:][::-1],
             max_gpus=MAX_GPUS,
         )
 
 
 def listing(view: PageRequest) -> str:
-    """Return one page of the list of all waiting or running jobs."""
+    """Return one page of the list of all waiting or running jobs, or of those of one group."""
     with view.follower.lock:
-        waits, runs = _jobs(view.history)
+        history = view.history
+        waits, runs = _jobs(history)
         state = "running" if view.query.get("state") == "running" else "waiting"
         chosen = runs if state == "running" else waits
-        pages = max(1, -(-len(chosen) // MANY))
-        asked = view.query.get("page", "")
-        page = int(asked) if asked in map(str, range(1, pages + 1)) else 1
+        asked = {group: view.query[group] for group in GROUPS if group in view.query}
+        for group, name in asked.items():
+            chosen = [job for job in chosen if _group(history, group, job) == name]
+        # The tasks of an array that was asked for are listed one by one.
+        rows = [(job,) for job in chosen] if "array" in asked else _grouped(history, chosen)
+        page, pages = _page(view, len(rows))
         return _filled(
             "listing",
             view,
             here=f"/jobs?state={state}",
             state=state,
+            asked={group: words.clean(name) for group, name in asked.items()},
             total=len(chosen),
-            rows=_rows(view, chosen[(page - 1) * MANY : page * MANY]),
+            rows=_rows(view, rows[(page - 1) * MANY : page * MANY]),
             page=page,
             pages=pages,
+            address=f"/jobs?{urlencode({'state': state, **asked})}",
         )
+
+
+def usage(view: PageRequest) -> str:
+    """Return one page of the list of all groups and what they use."""
+    with view.follower.lock:
+        uses = _uses(view)
+        page, pages = _page(view, len(uses))
+        return _filled(
+            "usage",
+            view,
+            here="/use",
+            uses=uses[(page - 1) * MANY : page * MANY],
+            total=len(uses),
+            groups=_group_links(view),
+            page=page,
+            pages=pages,
+            address=f"/use?{urlencode({'by': view.group, 'hours': view.hours})}",
+        )
+
+
+def _page(view: PageRequest, num_rows: int) -> tuple[int, int]:
+    """Return the page of a list that was asked for, and the number of pages."""
+    pages = max(1, -(-num_rows // MANY))
+    asked = view.query.get("page", "")
+    return int(asked) if asked in map(str, range(1, pages + 1)) else 1, pages
 
 
 def _filled(name: str, view: PageRequest, **values: object) -> str:
@@ -111,40 +152,97 @@ def _filled(name: str, view: PageRequest, **values: object) -> str:
 def _jobs(history: History) -> tuple[list[str], list[str]]:
     """Return the waiting jobs, and those with GPUs, each in order of submission."""
     jobs, places = history.now.jobs, history.places()
-    order = sorted(jobs, key=lambda job: (_number(jobs[job]["submitted_s"]), natural_key(job)))
+    order = sorted(jobs, key=lambda job: (number_of(jobs[job]["submitted_s"]), natural_key(job)))
     runs = [job for job in order if job in places or jobs[job]["phase"] != "queued"]
     has_gpus = set(runs)
     return [job for job in order if job not in has_gpus], runs
 
 
-def _rows(view: PageRequest, job_ids: Iterable[str]) -> list[Values]:
+def _grouped(history: History, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return the jobs of each row: tasks of an array that differ in their places alone are one."""
+    jobs = history.now.jobs
+
+    def likeness(job_id: str) -> Hashable:
+        job = jobs[job_id]
+        return state_of(job), job["user"], job["workload"], job["gpus"]
+
+    return as_rows(job_ids, likeness)
+
+
+def _rows(view: PageRequest, rows: Iterable[Sequence[str]]) -> list[Values]:
     places, now = view.history.places(), view.history.now
     now_s = view.now_s if view.history.is_epoch else now.time_s
-    return [_row(now, job_id, places.get(job_id, ()), now_s) for job_id in job_ids]
+    return [_row(now, job_ids, places, now_s) for job_ids in rows]
 
 
-def _row(now: Now, job_id: str, held: Sequence[Segment], now_s: float) -> Values:
-    """Return a row about a job; a field that the journal lacks or has in a wrong form is empty."""
-    job, forked = now.jobs[job_id], now.forked.get(job_id)
-    steps = _number(job["steps"])
-    chosen = "chosen; it starts when its GPUs are free" if job_id in now.planned else "–"
-    why = now.waiting.get(job_id)
+def _row(
+    now: Now, job_ids: Sequence[str], places: Mapping[str, Sequence[Segment]], now_s: float
+) -> Values:
+    """Return a row about one job, or alike tasks of an array.
+
+    A field that the journal lacks or has in a wrong form is empty.
+    """
+    jobs = [now.jobs[job_id] for job_id in job_ids]
+    job, forked, is_one = jobs[0], now.forked.get(job_ids[0]), len(jobs) == 1
+    steps = sum(number_of(each["steps"]) for each in jobs)
+    held = [segment for job_id in job_ids for segment in places.get(job_id, ())]
+    remarks = [list(each.get("remarks", ())) for each in jobs]
+    said = common_text("; ".join(texts) for texts in remarks)
     return {
-        "job_id": job_id,
+        "job_id": row_name(job_ids),
+        "array": "" if is_one else array_of(job_ids[0]),
+        "tasks": len(jobs),
         "user": job["user"],
         "work": job["workload"],
         "gpus": job["gpus"],
-        "restarts": job["restarts"],
-        "remarks": list(job.get("remarks", ())),
-        "done": _number(job["steps_done"]) / steps if steps > 0 else None,
-        "why": chosen if why is None else why,
-        "waited_s": now_s - _number(job["submitted_s"]),
+        "restarts": round(sum(number_of(each["restarts"]) for each in jobs)),
+        "remarks": remarks[0] if is_one else [said] if said else [],
+        "done": sum(number_of(each["steps_done"]) for each in jobs) / steps if steps > 0 else None,
+        "why": common_text(_why(now, job_id) for job_id in job_ids),
+        "waited_s": now_s - min(number_of(each["submitted_s"]) for each in jobs),
         "state": state_of(job) if job["phase"] != "queued" else "starting",
         "held": held,
+        "by_type": dict(
+            sorted(sum((Counter(s.gang.gpus_by_type) for s in held), Counter()).items())
+        ),
         "forked": forked,
         "speeds": {copy.number: copy.steps_per_s for copy in forked.copies} if forked else {},
         "averages": _averages(forked, now.time_s),
     }
+
+
+def _why(now: Now, job_id: str) -> str:
+    """Return why a job waits."""
+    chosen = "chosen; it starts when its GPUs are free" if job_id in now.planned else "–"
+    return now.waiting.get(job_id, chosen)
+
+
+def _group(history: History, group: str, job_id: str) -> str:
+    return words.clean(GROUPS[group](job_id, Labels.of(history.now.jobs[job_id])))
+
+
+def _uses(view: PageRequest) -> list[Use]:
+    """Return what each group uses, now and in the time shown."""
+    history = view.history
+    window = view.window or Window(view.until_s - 1.0, view.until_s)
+    segments = [s for s in history.bars(view.until_s) if s.job_id != OTHERS and window.shows(s)]
+    return use_by(
+        GROUPS[view.group],
+        segments,
+        history.labels,
+        history.now.jobs,
+        from_s=window.from_s,
+        to_s=window.to_s,
+        now_s=view.now_s if history.is_epoch else history.now.time_s,
+    )
+
+
+def _group_links(view: PageRequest) -> list[tuple[str, str, bool]]:
+    """Return what jobs can be grouped by as (query, words, whether it is the current one)."""
+    return [
+        (_query(view, view.hours, view.gpu_type, group), f"by {group}", group == view.group)
+        for group in GROUPS
+    ]
 
 
 def _averages(forked: Forked | None, now_s: float) -> str:
@@ -153,11 +251,6 @@ def _averages(forked: Forked | None, now_s: float) -> str:
     last = forked.averaged_s
     ago = "" if last is None else f", last {words.duration(now_s - last)} before this round"
     return f"averaged {words.count(forked.averages, 'time')}{ago}"
-
-
-def _number(value: object) -> float:
-    """Return a number of a journal, 0 if it is not one."""
-    return float(value) if isinstance(value, int | float) and abs(value) < _LARGEST else 0.0
 
 
 def _types(view: PageRequest) -> Iterator[Values]:
@@ -216,8 +309,15 @@ def _chart(view: PageRequest) -> Values:
     nodes = {
         name: nodes[name] for name, total in zip(nodes, totals, strict=True) if total <= MAX_GPUS
     }
-    picture = gantt(nodes, segments, history.names, window, view.clock)
+    picture = gantt(nodes, segments, history.labels, window, view.clock)
     return values | {"gantt": picture, "words": listed[:_MAX_WORDS], "num_words": len(listed)}
+
+
+def _query(view: PageRequest, hours: int, gpu_type: str, group: str) -> str:
+    """Return a query for the same page with these choices; usual ones are left out."""
+    named = {"type": words.clean(gpu_type)} if gpu_type else {}
+    grouped = {"by": group} if group != next(iter(GROUPS)) else {}
+    return urlencode({"hours": hours, **named, **grouped})
 
 
 def _choices(
@@ -226,8 +326,7 @@ def _choices(
     """Return rows of links as (address, words, whether it is the current page)."""
 
     def link(hours: int, gpu_type: str, text: str, is_here: bool) -> tuple[str, str, bool]:
-        asked = {"hours": hours} | ({"type": words.clean(gpu_type)} if gpu_type else {})
-        return f"/?{urlencode(asked)}#chart", text, is_here
+        return f"/?{_query(view, hours, gpu_type, view.group)}#chart", text, is_here
 
     spans = {hours: words.span(hours) if hours else "all" for hours in HOURS}
     times = [link(h, view.gpu_type, text, h == view.hours) for h, text in spans.items()]

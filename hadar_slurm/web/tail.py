@@ -13,13 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from hadar_slurm.journal import tail_begin
+
 # A line has some 300 bytes a job; this is one of 100,000 jobs.
 MAX_LINE = 32_000_000
-MAX_BYTES = 64_000_000
+MAX_BYTES = 32_000_000
 
 
 class Tail:
-    """Follows the journal at `path`, of which at most `max_bytes` are read at first.
+    """Follows the journal at `path`, of which about `max_bytes` are read at first.
 
     `fault` says why it cannot be read now, "" if it can; `too_long` counts skipped lines of more
     than `max_line` bytes.
@@ -64,19 +66,21 @@ class Tail:
         self._open()
         if self._file is None:
             return
+        # Not from the middle of what can only be read together; the newest such group always.
+        begin = tail_begin(self.path, self._max_bytes, least=1)
         left = self._max_bytes - os.fstat(self._file.fileno()).st_size
         aside: list[tuple[Path, int]] = []
         with suppress(OSError):
             while left > 0:
                 older = self.path.with_name(f"{self.path.name}.{len(aside) + 1}")
                 size = older.stat().st_size
-                aside.append((older, max(0, size - left)))
+                aside.append((older, tail_begin(older, left)))
                 left -= size
-        for older, begin in reversed(aside):
+        for older, first in reversed(aside):
             with older.open("rb") as file:
-                _skip_to(file, begin)
+                file.seek(first)
                 yield from self._whole(file)
-        _skip_to(self._file, os.fstat(self._file.fileno()).st_size - self._max_bytes)
+        self._file.seek(begin)
 
     def _open(self) -> None:
         try:
@@ -99,10 +103,3 @@ class Tail:
                 self.too_long += 1
                 while line and not line.endswith(b"\n"):
                     line = file.readline(self._max_line)
-
-
-def _skip_to(file: IO[bytes], begin: int) -> None:
-    """Move a file to the first line that begins at `begin` or later."""
-    if begin > 0:
-        file.seek(begin - 1)
-        file.readline()

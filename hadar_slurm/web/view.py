@@ -1,4 +1,4 @@
-"""The request for a page: the journal, the time range, the GPU type."""
+"""The request for a page: the journal, the time range, the GPU type, the groups."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import tzinfo
 
 from hadar_slurm.status.health import is_late
+from hadar_slurm.status.use import GROUPS
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.gantt import Window
 from hadar_slurm.web.history import History
@@ -67,6 +68,12 @@ class PageRequest:
         if self.hours:
             begins_s = max(begins_s, self.until_s - 3600.0 * self.hours)
         return Window(begins_s, self.until_s) if self.until_s > begins_s else None
+
+    @property
+    def group(self) -> str:
+        """Return by what jobs are to be grouped: a key of `GROUPS`."""
+        asked = self.query.get("by", "")
+        return asked if asked in GROUPS else next(iter(GROUPS))
 
     @property
     def gpu_type(self) -> str:

@@ -249,7 +249,8 @@ class Watched:
                 for view in (snapshot, fresh, with_what_was_learnt(fresh, snapshot))
             )
             # A stop of hadard, or a busy machine, may use up time limits and so cut off a plan.
-            if is_timely := time.monotonic() < begun_s + _COMPARED_WITHIN_S:
+            is_timely = time.monotonic() < begun_s + _COMPARED_WITHIN_S
+            if is_timely and (fresh != snapshot or mine.allocations == theirs.allocations):
                 break
         return {
             "is_timely": is_timely,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from clients.tools import MODEL, Outcome, Tool, Workplace
 
+from hadar_slurm.core.cluster import JobId
+
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 
@@ -37,6 +39,26 @@ def test_a_tool_gives_the_same_by_the_sbatch_of_the_site(tool: Tool, workplace: 
     assert all(description.is_held for description in described.values())
     assert MODEL in {description.workload for description in described.values()}
     assert not any(job.description for job in plain.jobs)
+
+
+def test_a_tool_gives_the_same_where_its_jobs_are_enrolled(
+    tool: Tool, workplace: Workplace
+) -> None:
+    """hadard steers the jobs of Slurm's own sbatch, and none is described, held or requeued."""
+    if tool.name in ("parsl", "reframe"):
+        pytest.skip("it submits by sbatch as the others do, and takes minutes")
+    plain = workplace.run(tool, by="slurm")
+    workplace.site.start(policy="hadar", mode="steer", enrol="{partitions: [main]}")
+    enrolled = workplace.run(tool, by="enrolled")
+    assert enrolled.said == plain.said
+    assert jobs_as_asked_for(tool, enrolled) == jobs_as_asked_for(tool, plain)
+    known = {JobId(job) for line in workplace.site.lines() for job in line["jobs"]}
+    # A job may start and end between two polls.
+    assert known
+    assert known <= {job.id for job in enrolled.jobs if job.num_gpus}
+    assert not any(job.description for job in enrolled.jobs)
+    rows = workplace.site.queue()
+    assert not any(rows[job].is_held or rows[job].restarts for job in known)
 
 
 def test_a_job_that_submitit_requeues_is_placed_again(submitit: Tool, workplace: Workplace) -> None:

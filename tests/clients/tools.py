@@ -94,7 +94,7 @@ class Workplace:
         (self._site_wide / "sbatch").symlink_to(Path(sys.executable).with_name("hadar-sbatch"))
 
     def run(self, tool: Tool, *, by: str, workload: str = "jobs") -> Outcome:
-        """Run a tool's workload to its end, with the sbatch of "slurm" or of the "site"."""
+        """Run a tool's workload to its end, with the sbatch of the "site", else with Slurm's."""
         known = self._jobs()
         directory = self.site.directory / by
         directory.mkdir()

@@ -94,6 +94,15 @@ def test_what_jobs_hold_is_read_whole(slurm_world: SlurmWorld) -> None:
     assert reading.cluster.capacity[next(iter(a_gang("n6:k80:2").slots))[0]] == 2
 
 
+def test_what_jobs_ask_for_beside_gpus(slurm_world: SlurmWorld) -> None:
+    """Name, time limit and least number of nodes of each job are read."""
+    job = slurm_world.sbatch("--gpus=1", "--time=60", "--hold")
+    found = slurm_world.slurm.submissions()[job]
+    assert found.name
+    assert (found.limit_s, found.num_tasks, found.least_nodes) == (3600.0, 1, 1)
+    assert not found.is_exclusive
+
+
 def test_jobs_that_are_set_apart(slurm_world: SlurmWorld) -> None:
     """Node lists, excluded nodes, dependencies and begin times of jobs are read."""
     named = slurm_world.sbatch("--gpus=1", "--nodelist=n3", "--hold")
@@ -102,7 +111,8 @@ def test_jobs_that_are_set_apart(slurm_world: SlurmWorld) -> None:
     later = slurm_world.sbatch("--gpus=1", "--begin=now+1000")
     reading = slurm_world.slurm.read()
     assert reading.queue[named].requested_nodes == ("n3",)
-    assert reading.set_apart_by_detail == {without}
+    assert reading.set_apart_by_detail == set()
+    assert {job for job, nodes in reading.excluded.items() if nodes} == {without}
     assert reading.queue[after].dependency == f"afterok:{named}(unfulfilled)"
     assert reading.queue[later].started_s >= reading.queue[later].submitted_s + 999
     assert [reading.queue[job].is_held_by_user for job in (named, after, later)] == [

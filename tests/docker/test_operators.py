@@ -179,6 +179,13 @@ def test_the_page_leads_there_and_back(site: Site, slurm_version: str, way: str)
     wait_until(lambda: f'"{placed}"' in site.run("cat", journal), "the journal has the job")
     assert site.wait_for_state(placed, "COMPLETED")["NodeList"] in {"n1", "n2", "n6"}
 
+    enrol, no_more = commands.pop("5. Enrol plain jobs")
+    site.type(enrol)
+    steered = site.submit("--gpus=1", "--time=5", user="alice", script="sleep 30")
+    wait_until(lambda: f'"{steered}"' in site.run("cat", journal), "the journal has the plain job")
+    site.wait_for_state(steered, "COMPLETED")
+    site.type(no_more)
+
     (hooks,) = commands.pop("Hooks, both optional")
     here = "/usr" if way == "deb" else "/opt/hadar"
     site.type(hooks.replace("/usr/share", f"{here}/share"))
@@ -202,6 +209,7 @@ def test_the_page_leads_there_and_back(site: Site, slurm_version: str, way: str)
 
     # The unit's sandbox denies nothing, and systemd restarts a killed hadard.
     assert not re.search(r"denied|Read-only|Traceback|not permitted", site.log())
+    wait_until(lambda: site.pid() != "0", "hadard runs")
     before = site.pid()
     site.run("kill", "-KILL", before)
     wait_until(lambda: site.pid() not in {"0", before}, "systemd has begun it anew")

@@ -68,8 +68,12 @@ parts = {
     for field in fields(after)
     if field.name not in ("queue", "throttles")  # by pyslurm the latter is learned, not read
 }
-# A text of a job that imitates a nice value leaves the commands in doubt.
-parts["nice"] = [{key: nice for key, nice in x.items() if key in after.nice} for x in parts["nice"]]
+# A text of a job that imitates one of these leaves the commands in doubt.
+for name in ("nice", "excluded", "limits_s"):
+    known = getattr(after, name).keys()
+    parts[name] = [{key: value for key, value in x.items() if key in known} for x in parts[name]]
+sure = seen.set_apart_by_detail
+parts["set_apart_by_detail"] = [x & sure for x in parts["set_apart_by_detail"]]
 facts = {
     name: [getattr(way, name) for way in ways] for name in ("version", "abilities")
 } | {
@@ -80,7 +84,7 @@ print(json.dumps({
     "states": sorted({row.state for row in seen.queue.values()}),
     "num_jobs": len(seen.queue),
     "num_gangs": len(seen.gangs),
-    "set_apart": len(seen.set_apart_by_detail),
+    "set_apart": len(sure) + sum(map(bool, seen.excluded.values())),
     "different": {k: [repr(row) for row in pair] for k, pair in pairs.items() if pair[0] != pair[1]}
     | {k: [repr(x) for x in pair] for k, pair in (parts | facts).items() if pair[0] != pair[1]},
 }))

@@ -216,8 +216,8 @@ class FakeSlurm:
         self.gpus_per_user = 0
         # The nodes of reservations that begin before any job would end.
         self.reserved: set[str] = set()
-        # The maximum time limit of a partition, as sinfo shows it.
-        self.most_time = "infinite"
+        # The maximum time limit of a partition, as scontrol shows it.
+        self.most_time = "UNLIMITED"
         self._by_key: dict[str, FakeJob] = {}
         self._numbers = count(1)
         self._ranks = count(1)
@@ -624,8 +624,8 @@ class FakeSlurm:
         if len(must) < len(job.asked.nodes):
             return None
         names = must + [name for name in names if name not in must]
-        room = {name: _at(free, name) for name in names}
         order = {name: list(self.nodes[name].gpus) for name in names}
+        room = {name: {k: free.get((name, k), 0) for k in order[name]} for name in names}
         asked = job.asked
         least = max(asked.min_nodes, len(must))
         most = len(names) if asked.max_nodes is None else asked.max_nodes
@@ -690,10 +690,6 @@ def _ranges(text: str) -> list[int]:
             return [0]  # the name of no node
         numbers += range(int(first), int(last or first) + 1)
     return numbers
-
-
-def _at(free: Mapping[tuple[str, str], int], name: str) -> dict[str, int]:
-    return {gpu_type: many for (node, gpu_type), many in free.items() if node == name}
 
 
 def _take(wanted: Gpus, room: Mapping[str, int], order: Sequence[str]) -> dict[str, int] | None:

@@ -129,6 +129,14 @@ class Tools:
                 return 0, f"slurm-wlm {version}\n", ""
             case ["show", "config"]:
                 return 0, f"{_CONFIG}BOOT_TIME = {int(self.slurm.booted_s)}\n", ""
+            case ["-a", "show", "partition", "-o"]:
+                names = {name for node in self.slurm.nodes.values() for name in node.partitions}
+                limit = self.slurm.most_time
+                return 0, "".join(
+                    f"PartitionName={name} Default=NO QoS=N/A MaxNodes=UNLIMITED MaxTime={limit} "
+                    "MinNodes=0\n"
+                    for name in sorted(names)
+                ), ""  # fmt: skip
             case ["-a", "show", "node", "-o"]:
                 nodes = self.slurm.nodes.values()
                 return 0, "".join(_node_line(self.slurm, node) + "\n" for node in nodes), ""
@@ -250,8 +258,6 @@ class Tools:
         if words == ["-a", "-h", "-o", "%P"]:
             names = dict.fromkeys(p for node in self.slurm.nodes.values() for p in node.partitions)
             return 0, "".join(f"{name}{'*' * (name == 'main')}\n" for name in names), ""
-        if words == ["-a", "-h", "-o", "%R|%l"]:
-            return 0, f"main|{self.slurm.most_time}\n", ""
         assert words == ["-h", "-N", "-o", "%N|%G|%P|%L|%l|%b"], words
         rows = [(n, p) for n in self.slurm.nodes.values() for p in n.partitions]
         lines = (
@@ -409,6 +415,13 @@ _FACTS: dict[str, Fact] = {
     "QOS": lambda slurm, job: _or(job.qos),
     "Account": lambda slurm, job: _or(job.account),
     "Licenses": lambda slurm, job: _or(job.licenses),
+    "TimeLimit": lambda slurm, job: "1:00:00",
+    "NumTasks": lambda slurm, job: "1",
+    "NTPerNode": lambda slurm, job: "0",
+    "OverSubscribe": lambda slurm, job: "OK",
+    "tres-alloc": lambda slurm, job: f"cpu=1,mem=100M,node={_num_nodes(job)},billing=1",
+    "Name": lambda slurm, job: job.name,
+    "Command": lambda slurm, job: "/home/alice/train.sh",
     "Feature": lambda slurm, job: _or("&".join(sorted(job.features))),
     "Comment": lambda slurm, job: _or(job.comment),
 }

@@ -56,10 +56,11 @@ class Site:
         good_for_s: float = 600.0,
         partitions: tuple[str, ...] | None = None,
         steered: tuple[str, ...] = (),
+        enrols: bool = False,
     ) -> None:
         """Write a heartbeat."""
         until_s, spool = time.time() + good_for_s, "/spool/hadar"
-        beat = Heartbeat(1, "cluster", until_s, spool, partitions, steered=steered)
+        beat = Heartbeat(1, "cluster", until_s, spool, partitions, steered=steered, enrols=enrols)
         write_heartbeat(self.root, beat)
 
     def run(

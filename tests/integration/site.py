@@ -65,6 +65,21 @@ printf '{"version":1,"restart":%d,"state":"running","steps_done":7}' \\
 mv "$own/new" "$own/progress.json"
 """
 GpuTree = dict[str, dict[str, int]]  # as in the journal: node -> GPU type -> count
+# A site's own job_submit.lua: it rejects some jobs with a message.
+OF_THE_SITE = """
+function slurm_job_submit(job_desc, part_list, submit_uid)
+    if job_desc.name == "unwanted" then
+        slurm.log_user("the site does not want this job")
+        return slurm.ERROR
+    end
+    return slurm.SUCCESS
+end
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+    return slurm.SUCCESS
+end
+pcall(dofile, "{ours}")
+return slurm.SUCCESS
+"""
 
 
 def eventually(condition: Callable[[], bool], what: object = "", limit_s: float = LIMIT_S) -> None:

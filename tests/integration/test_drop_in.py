@@ -154,7 +154,7 @@ def asks_for_gpus(call: Invocation) -> bool:
 
 def is_left(call: Invocation) -> bool:
     """Return whether the user restricts the nodes, so that plain Slurm places the job."""
-    places = ("-w", "--exclude", "-F", "--reservation=no-such")
+    places = ("-w", "-F", "--reservation=no-such")
     return any(word in places for word in call.words)
 
 

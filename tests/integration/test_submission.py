@@ -205,7 +205,7 @@ MODEL = "--hadar-model=ResNet-50"
         ([*OWN, "--hadar-gang=999"], "999", "on 6 nodes"),
         ([*OWN, "--hadar-gang=4by2"], "'4by2'", "a whole number"),
         ([*OWN, "--hadar-gang=2x"], "'2x'", "4x2"),
-        ([*OWN, "--hadar-checkpoint=maybe"], "'maybe'", "yes or no"),
+        ([*OWN, "--hadar-checkpoint=maybe"], "'maybe'", "expected yes, no"),
         ([*OWN, "--hadar-restart-cost=-1"], "'-1'", "a number, 0 or more"),
         ([*OWN, f"--comment={'x' * 1100}"], "1011", "shorten --comment"),
     ],

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from integration.site import Site, eventually
+from integration.site import OF_THE_SITE, Site, eventually
 
 from hadar_slurm.devcluster.cluster import LocalCluster
 
@@ -18,23 +18,6 @@ HOOKS = Path(__file__).resolve().parents[2] / "slurm_conf"
 EQUAL = {"v100": 20.0, "k80": 20.0}
 # The time between two polls without a hook; no test here may take this long.
 POLL_S = 45
-
-
-# A site's own script: it rejects some jobs with a message.
-OF_THE_SITE = """
-function slurm_job_submit(job_desc, part_list, submit_uid)
-    if job_desc.name == "unwanted" then
-        slurm.log_user("the site does not want this job")
-        return slurm.ERROR
-    end
-    return slurm.SUCCESS
-end
-function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
-    return slurm.SUCCESS
-end
-pcall(dofile, "{ours}")
-return slurm.SUCCESS
-"""
 
 
 @pytest.fixture(params=["alone", "beside a site's own"])

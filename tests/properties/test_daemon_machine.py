@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.engine.actions import Stop
 from hadar_slurm.engine.loop import RoundRecord, run_round
-from hadar_slurm.jobspec.description import Description, decode, decode_or_none, encode
+from hadar_slurm.jobspec.description import Description, decode_or_none, encode
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.resources import data_file
@@ -35,6 +36,7 @@ from hadar_slurm.slurm.client.scontrol import shows_invented_max_nodes
 from hadar_slurm.slurm.control.claim import State
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.control.modes import Mode, Modes
+from hadar_slurm.slurm.control.readings import UNSEEN_S
 from hadar_slurm.slurm.control.release_all import release_all
 from hadar_slurm.slurm.control.restore import Returned
 from hadar_slurm.slurm.settings import BackendSettings
@@ -96,6 +98,9 @@ class Own:
     is_exact: bool = True
     # An operator's hold, which only operators can release.
     is_kept: bool = False
+    # When slurmctld may have forgotten hadard's release: without a reading for ten
+    # minutes the hold counts as the owner's.
+    forgotten_s: float = math.inf
 
 
 @dataclass
@@ -329,20 +334,31 @@ class Daemon(RuleBasedStateMachine):
 
     @rule()
     def ledger_lost(self) -> None:
-        """The ledger is lost: holds are of unknown origin, and none may keep a managed job held."""
+        """The ledger is lost: holds are of unknown origin, and none may keep a managed job held.
+
+        What hadard has set on steered jobs may count as their owners'.
+        """
+        ledger = self.open_ledger()
+        claims = {key: ledger[JobId(key)] for key in self.own}
         (self.directory / FILE_NAME).unlink(missing_ok=True)
         self.sent.clear()
         for key, own in list(self.own.items()):
             [job] = self.fake.find(key)
-            # The origin of a hold that raced with the job's start and is still set is unknown, too.
-            is_told = own.is_held is False and not (job.state == "RUNNING" and job.hold)
-            own.is_held = False if is_told else None
+            described = decode_or_none(job.comment)
             # The job can no longer be recognised as managed.
-            if decode_or_none(job.comment) is None:
+            if described is None:
                 del self.own[key]
                 continue
-            asked = self.fake.find(key)[0].asked
-            own.is_exact = own.is_exact and asked == own.asked and not asked.nodes
+            # Of unknown origin are also a hold that raced with the job's start and is still set,
+            # and one of a job that gets another request and whose release slurmctld has lost.
+            is_told = own.is_held is False and not (
+                job.hold and (job.state == "RUNNING" or not described.is_held)
+            )
+            own.is_held = False if is_told else None
+            if claims[key].steers or claims[key].steered:
+                own.is_exact = own.is_exact and not job.excluded and not job.nice
+                own.asked = replace(own.asked, nodes=job.asked.nodes)
+            own.is_exact = own.is_exact and job.asked == own.asked and not job.asked.nodes
         self.daemon = self.new_daemon()
 
     @rule(left=st.integers(1, 12))
@@ -386,7 +402,8 @@ class Daemon(RuleBasedStateMachine):
         for key, own in self.own.items():
             [job] = self.fake.find(key)
             if job.state == "PENDING" and not self.is_hopeless(job, own):
-                if own.is_held is None and not own.is_kept:
+                is_late = self.fake.now_s >= own.forgotten_s + UNSEEN_S
+                if (own.is_held is None or is_late) and not own.is_kept:
                     own.is_held = bool(job.hold)
                 is_theirs = own.is_held or own.is_kept
                 assert bool(job.hold) == is_theirs, f"{key} is left held, or released: {job}"
@@ -653,6 +670,8 @@ class Daemon(RuleBasedStateMachine):
             [job] = self.fake.find(key)
             claim = ledger[JobId(key)]
             is_ours = claim.holds or claim.since_s > 0
+            if claim.since_s > 0 and not claim.holds:
+                own.forgotten_s = claim.since_s
             # Under another slurmctld, an owner's hold after a release of hadard counts as hadard's,
             # and a release that was lost may have been that of an owner's hold.
             if own.is_held if is_ours else bool(job.hold) and key not in held:
@@ -716,20 +735,6 @@ class SteeringDaemon(Daemon):
     """The same in mode `steer`."""
 
     mode, modes = Mode.STEER, Modes(Mode.STEER, {"other": Mode.OBSERVE})
-
-    @rule()
-    def ledger_lost(self) -> None:
-        """What hadard has set on jobs that were not held may count as their owners'.
-
-        Also a hold, of a job that it gives another request and whose release slurmctld has lost.
-        """
-        super().ledger_lost()
-        for key, own in self.own.items():
-            [job] = self.fake.find(key)
-            if job.hold and not decode(job.comment).is_held and own.is_held is False:
-                own.is_held = None
-            own.is_exact = own.is_exact and not job.excluded and not job.nice
-            own.asked = replace(own.asked, nodes=job.asked.nodes)
 
 
 # The faults that this test looks for need several events in one run.

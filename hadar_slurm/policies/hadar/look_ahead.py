@@ -170,7 +170,9 @@ class View:
         """Return a way's outlook, None if the steps did not suffice; the jobs; the steps taken."""
         decided = dict(way.decided)
         jobs = [self._played(job, way, decided.get(job.job_id)) for job in self.jobs]
-        jobs += [self._expected(in_s, job, way) for in_s, job in self.expected]
+        # The nodes of a former job may be closed now.
+        expected = ((in_s, job) for in_s, job in self.expected if self.kinds.of(job).best > 0)
+        jobs += [self._expected(in_s, job, way) for in_s, job in expected]
         now_s = self.kinds.allocator.snapshot.now_s
         horizon_s = self.horizon.ends_s - now_s if self.horizon else 0.0
 

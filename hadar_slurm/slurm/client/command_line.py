@@ -27,6 +27,7 @@ from hadar_slurm.slurm.client.state import (
     read_nodes,
     read_queue,
 )
+from hadar_slurm.slurm.client.submission import Submission, read_submissions
 from hadar_slurm.slurm.client.updates import SignalCheckpoint, Update
 
 # Words that scontrol does not split when it reads them from its standard input.
@@ -76,6 +77,10 @@ class CommandLine:
         return replace(
             state, shows_invented_max_nodes=scontrol.shows_invented_max_nodes(self.version)
         )
+
+    def submissions(self) -> dict[JobId, Submission]:
+        """Return what each job and array task asked for beside GPUs and nodes."""
+        return read_submissions(self.runner, self.version, "-r", "-t", "all")
 
     def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:
         """Attempt every change in order, successive ones of one command in a batch."""

@@ -77,7 +77,7 @@ class QueueRow:
     submitted_s: float
     started_s: float
     ended_s: float
-    # It is part of a heterogeneous job or has no batch script.
+    # It is part of a heterogeneous job.
     is_set_apart: bool
     comment: str
     # That of the last run, as from wait(2): 10 after USR1 has ended it.
@@ -90,6 +90,8 @@ class QueueRow:
     features: str = ""
     # The names of its reservations.
     reservation: str = ""
+    # It has a batch script; else it is srun's or salloc's.
+    is_batch: bool = True
 
     @property
     def is_live(self) -> bool:
@@ -167,7 +169,7 @@ def queue_row(field: Mapping[str, str]) -> QueueRow:
             submitted_s=float(known["SubmitTime"] or 0),
             started_s=float(known["StartTime"] or 0),
             ended_s=float(known["EndTime"] or 0),
-            is_set_apart=known["HetJobID"] not in ("", "0") or field["BatchFlag"] != "1",
+            is_set_apart=known["HetJobID"] not in ("", "0"),
             comment=known["Comment"],
             exit_status=exit_status(known["exit_code"]),
             qos=known["QOS"],
@@ -175,6 +177,7 @@ def queue_row(field: Mapping[str, str]) -> QueueRow:
             licenses=known["Licenses"],
             features=known["Feature"],
             reservation=known["Reservation"],
+            is_batch=field["BatchFlag"] == "1",
         )
     except ValueError as error:
         raise SlurmOutputError(f"squeue: {error}", repr(field)) from error
@@ -396,7 +399,7 @@ def time_limit_s(detail: str) -> float:
 
 _NUM_NODES = re.compile(r" NumNodes=(\d+)(-\d+)? ")
 # Slurm cuts it to the partition's size.
-_NO_MAXIMUM = 10_000
+NO_MAXIMUM = 10_000
 
 
 def asked_nodes(detail: str, least: str) -> str:
@@ -408,7 +411,7 @@ def asked_nodes(detail: str, least: str) -> str:
     """
     ranges = dict(reversed(_NUM_NODES.findall(detail)))
     number, _, most = least.partition("-")
-    return f"{number}-{most}" if most else number + (ranges.get(number) or f"-{_NO_MAXIMUM}")
+    return f"{number}-{most}" if most else number + (ranges.get(number) or f"-{NO_MAXIMUM}")
 
 
 def held_gang(detail: str, nodes: Iterable[NodeName]) -> Gang:

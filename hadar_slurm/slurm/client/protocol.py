@@ -13,6 +13,7 @@ from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.errors import SlurmError
 from hadar_slurm.slurm.client.parse import NodeRow, QueueRow
 from hadar_slurm.slurm.client.state import SlurmState
+from hadar_slurm.slurm.client.submission import Submission
 from hadar_slurm.slurm.client.updates import Update
 
 Version = tuple[int, int]
@@ -79,6 +80,9 @@ class SlurmAdapter(Protocol):
         The queue is read first: the state lacks a job that starts after it until the next read,
         and still counts a job that ends after it.
         """
+
+    def submissions(self) -> dict[JobId, Submission]:
+        """Return what each job and array task asked for beside GPUs and nodes."""
 
     def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:
         """Attempt every change in order and return the fault of each.

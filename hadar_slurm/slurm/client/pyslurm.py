@@ -21,10 +21,11 @@ from hadar_slurm.core.gang import Gang
 from hadar_slurm.errors import ConfigError, SlurmError, SlurmOutputError, SlurmUnavailable
 from hadar_slurm.slurm.client import parse
 from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.longest import longest_limits
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow
 from hadar_slurm.slurm.client.runner import Runner, fault_of
 from hadar_slurm.slurm.client.squeue import Fields
-from hadar_slurm.slurm.client.state import SlurmState, longest_limits, reservations_of, squeue
+from hadar_slurm.slurm.client.state import SlurmState, reservations_of, squeue
 from hadar_slurm.slurm.client.updates import Release, Requeue, SignalCheckpoint, Update
 
 # Fields that pyslurm lacks or changes: it shows the first task of an array and a job without tasks
@@ -98,11 +99,7 @@ class PySlurm(CommandLine):
             nodes,
             {key: gang for key, gang in gangs.items() if gang.slots},
             frozenset(row.key for job, row in jobs if row.is_live and job.is_cronjob),
-            {
-                row.key: parse.fold_out(job.excluded_nodes)
-                for job, row in jobs
-                if row.is_live and job.excluded_nodes
-            },
+            {row.key: parse.fold_out(job.excluded_nodes or "") for job, row in jobs if row.is_live},
             {row.key: job.nice or 0 for job, row in jobs if row.state == "PENDING"},
             {
                 row.key: parse.asked_nodes(

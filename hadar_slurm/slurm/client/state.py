@@ -10,11 +10,11 @@ from functools import cached_property
 
 from hadar_slurm.core.cluster import Cluster, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
-from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import SlurmRefused
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client import parse
 from hadar_slurm.slurm.client.constraint import allows
+from hadar_slurm.slurm.client.longest import longest_limits
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow, asked_nodes
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.squeue import Fields
@@ -36,7 +36,7 @@ class SlurmState:
     gangs: dict[JobId, Gang]
     # Live jobs that belong to scrontab, or of which it is in doubt which nodes they exclude.
     set_apart_by_detail: frozenset[JobId] = frozenset()
-    # The nodes that live jobs exclude, where Slurm shows them beyond doubt.
+    # The nodes that live jobs exclude, perhaps none, where Slurm shows that beyond doubt.
     excluded: Mapping[JobId, tuple[NodeName, ...]] = field(default_factory=dict)
     # The nice values of pending jobs, where Slurm shows them beyond doubt.
     nice: Mapping[JobId, int] = field(default_factory=dict)
@@ -48,8 +48,8 @@ class SlurmState:
     throttles: Mapping[str, int] = field(default_factory=dict)
     # The time limits of live jobs in seconds, where they have one and Slurm shows it beyond doubt.
     limits_s: Mapping[JobId, float] = field(default_factory=dict)
-    # The longest time limit in seconds by partition, where one has any; read if a job needs it.
-    most_s: Mapping[str, float] = field(default_factory=dict)
+    # The longest time limits in seconds of live jobs whose limit depends on their GPU type.
+    most_s: Mapping[JobId, float] = field(default_factory=dict)
     # The nodes of the active reservations that jobs of hadard name.
     reservations: Reservations = field(default_factory=dict)
     # A cache: thousands of jobs have a few partitions and constraints.
@@ -84,19 +84,22 @@ class SlurmState:
 
     def request(self, row: QueueRow) -> Request:
         """Return what a pending job asks for, in a form that may be set again unchanged."""
-        if row.restarts > 0:
-            # Slurm shows the number of nodes of the last run, not the requested one, and refuses
-            # more nodes than tasks.
-            if (description := decode_or_none(row.comment)) is not None:
-                return replace(row.request, num_nodes=description.num_nodes)
-            least = row.request.num_nodes.partition("-")[0]
-            return replace(row.request, num_nodes=f"{least}-{least}")
-        shown = self.num_nodes.get(row.key, "")
+        request, description = row.request, decode_or_none(row.comment)
+        if description is not None and (row.restarts or "-" in description.asks.get("nodes", "")):
+            # Slurm shows the number of nodes of the last run, or its estimate for a range, and
+            # refuses more nodes than tasks.
+            return replace(request, num_nodes=description.num_nodes)
+        shown = self.num_nodes.get(row.key) or asked_nodes("", request.num_nodes)
         least, _, most = shown.partition("-")
-        if self.shows_invented_max_nodes and row.request.per_job and least and most == least:
+        is_open = most == str(parse.NO_MAXIMUM)
+        if row.restarts or (is_open and not request.per_job):
+            # GPUs are counted by node or task: with a maximum Slurm uses as many nodes as are free,
+            # and so more GPUs; without one, which cannot be set again, as few as it can (22.05.8).
+            shown = f"{least}-{least}"
+        elif self.shows_invented_max_nodes and request.per_job and most == least:
             # With the shown maximum, GPUs requested per job could need more nodes than allowed.
             shown = asked_nodes("", least)
-        return replace(row.request, num_nodes=shown or asked_nodes("", row.request.num_nodes))
+        return replace(request, num_nodes=shown)
 
     @cached_property
     def cluster(self) -> Cluster:
@@ -134,16 +137,6 @@ def reservations_of(queue: Iterable[QueueRow], runner: Runner) -> Reservations:
         return {}
     found = parse.parse_reservations(runner.run(SHOW_RESERVATIONS))
     return {one.name: one.nodes for one in found if one.is_active and one.name in named}
-
-
-def longest_limits(queue: Iterable[QueueRow], runner: Runner) -> Mapping[str, float]:
-    """Return the partitions' maximum time limits if a live job's limit depends on its GPU type."""
-    found = (decode_or_none(row.comment) for row in queue if row.is_live)
-    if not any(description is not None and description.time_on for description in found):
-        return {}
-    lines = runner.run(["sinfo", "-a", "-h", "-o", "%R|%l"]).splitlines()
-    limits = {name: parse_time_limit(text) for name, _, text in (s.rpartition("|") for s in lines)}
-    return {name: limit_s for name, limit_s in limits.items() if limit_s}
 
 
 def waits_for_nodes(nodes: Iterable[NodeRow]) -> bool:
@@ -193,7 +186,7 @@ def read_all(runner: Runner) -> SlurmState:
         {key: gang for key, gang in gangs.items() if gang.slots},
         # A line in doubt is not queried again here: Slurm itself enforces excluded nodes.
         frozenset(apart),
-        {key: names for key, line in of_row.items() if (names := parse.excluded_nodes(line))},
+        {key: parse.excluded_nodes(line) for key, line in of_row.items() if line},
         {key: nice for key in pending if (nice := parse.nice_value(of_row[key])) is not None},
         {key: asked_nodes(of_row[key], queue[key].request.num_nodes) for key in pending},
         throttles=parse.array_throttles(of_row.values()),

@@ -19,7 +19,7 @@ _DIES_WITHIN_S = 600.0
 # wait(2) statuses: the batch script died of USR1, or exited with the status of a child that did.
 _DEATHS = (int(signal.SIGUSR1), (128 + signal.SIGUSR1) << 8)
 # Slurm drops a message to a job whose batch step has not started.
-TAKES_MESSAGES_AFTER_S = 2.0
+_TAKES_MESSAGES_AFTER_S = 2.0
 
 
 def why_not_migrated(
@@ -55,11 +55,13 @@ def is_ended_by_us(row: QueueRow, claim: Claim) -> bool:
 
 def runs_again(row: QueueRow, claim: Claim, now_s: float) -> bool:
     """Return whether the first run after the one that our signal ended takes messages."""
-    return (
-        row.state == "RUNNING"
-        and 0 < claim.ended_run == row.restarts
-        and now_s >= row.started_s + TAKES_MESSAGES_AFTER_S
-    )
+    return takes_messages_after(row, claim.ended_run, now_s)
+
+
+def takes_messages_after(row: QueueRow, run: int, now_s: float) -> bool:
+    """Return whether the first run after run number `run` (0: none) takes messages."""
+    is_next = row.state == "RUNNING" and 0 < run == row.restarts
+    return is_next and now_s >= row.started_s + _TAKES_MESSAGES_AFTER_S
 
 
 def message(claim: Claim) -> str:

@@ -130,17 +130,20 @@ class Claim:
         }
 
     def excluded_by_owner(
-        self, shown: Iterable[NodeName], submitted: tuple[NodeName, ...] | None = None
+        self, shown: Iterable[NodeName] | None, submitted: tuple[NodeName, ...] | None = None
     ) -> tuple[NodeName, ...]:
         """Return the owner's part where Slurm shows that a job excludes the nodes `shown`.
 
+        None: that is in doubt; the owner's part is then as before.
         `submitted`: what the owner has excluded at submission, if the rest may be hadar-sbatch's or
         that of a hadard that has lost its ledger. Nodes that hadard has not set are the owner's.
         """
-        now = frozenset(shown)
+        now = frozenset(shown or ())
         ours = {frozenset(self.excluded), frozenset(self.former_excluded)}
-        if now in ours and (now or any(ours)):
+        if (now in ours or shown is None) and (now or any(ours)):
             return self.own_excluded
+        if shown is None:
+            return submitted or ()
         if submitted is not None and now and not any(ours):
             return submitted
         return tuple(sorted(now))

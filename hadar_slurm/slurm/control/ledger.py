@@ -46,6 +46,7 @@ _MAX_NUMBER = 1e18
 _SIGNED = ("nice", "former_nice", "own_nice")
 # The values of a claim apart from its state and the own request.
 _DEFAULTS = {f.name: f.default for f in fields(Claim) if f.name not in ("state", "own")}
+_NAMES = tuple(f.name for f in fields(Claim))
 # What parsing a damaged file may raise.
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
@@ -104,10 +105,13 @@ class Ledger:
     def __getitem__(self, job: JobId) -> Claim:
         return self._claims.get(job, Claim())
 
-    def excluded_by_owner(self, row: QueueRow, shown: Iterable[NodeName]) -> tuple[NodeName, ...]:
-        """Return the owner's part of the nodes that Slurm shows a job to exclude."""
+    def excluded_by_owner(
+        self, row: QueueRow, shown: Iterable[NodeName] | None
+    ) -> tuple[NodeName, ...]:
+        """Return the owner's part of the nodes that Slurm shows a job to exclude; None: unknown."""
         description = decode_or_none(row.comment)
-        may_be_ours = description is not None and (description.is_steered or not self.was_read)
+        is_ours = description is not None and (description.is_steered or not self.was_read)
+        may_be_ours = is_ours or shown is None
         submitted = None
         if description is not None and may_be_ours:
             submitted = tuple(sorted(fold_out(description.excludes)))
@@ -256,9 +260,7 @@ class Ledger:
                 untrusted_files.give_to_owner_of(place, descriptor)
                 os.fsync(descriptor)
 
-            jobs = {
-                job: {k: v for k, v in asdict(c).items() if v} for job, c in sorted(claims.items())
-            }
+            jobs = {job: _tree(claim) for job, claim in sorted(claims.items())}
             text = json.dumps({"version": VERSION, "jobs": jobs}) + "\n"
             untrusted_files.replace(
                 self.path.name, text.encode(), mode=0o640, dir_fd=place, hand_over=finish
@@ -269,6 +271,12 @@ class Ledger:
         if self.fault:
             with suppress(LedgerError):
                 self._write({})
+
+
+def _tree(claim: Claim) -> dict[str, Any]:
+    """Return the values of a claim that are not the defaults."""
+    given = {name: value for name in _NAMES if (value := getattr(claim, name))}
+    return {**given, "own": asdict(claim.own)} if claim.own is not None else given
 
 
 def _claim(tree: Mapping[str, Any]) -> Claim:

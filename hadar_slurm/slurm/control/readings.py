@@ -12,7 +12,7 @@ from hadar_slurm.slurm.control.state_machine import TABLE, Event, Kind
 # slurmctld has saved a release after this long. 22.05.8 lost the last 15 s.
 SAVED_AFTER_S = 60.0
 # A hadard started after the release assumes a loss for no longer than this after it.
-_UNSEEN_S = 600.0
+UNSEEN_S = 600.0
 # The part of a request that each of sbatch's options sets.
 _KEYS = {
     "gpus": "per_job",
@@ -77,7 +77,7 @@ def _is_release_lost(claim: Claim, now_s: float, booted_s: float, opened_s: floa
     """
     if claim.state not in TABLE[Kind.RELEASE_LOST] or not claim.since_s:
         return False
-    is_new = claim.since_s >= opened_s or now_s - claim.since_s < _UNSEEN_S
+    is_new = claim.since_s >= opened_s or now_s - claim.since_s < UNSEEN_S
     return is_new and 0.0 not in (booted_s, claim.booted_s) and booted_s != claim.booted_s
 
 

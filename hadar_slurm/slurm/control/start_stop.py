@@ -256,14 +256,15 @@ class Mover:
             names_type = must_name_type(named, start.gang, reading.cluster)
             request = request_for(start.gang, self.slurm.version, names_type=names_type)
             names[start] = names_type
-            excluded = reading.excluded.get(row.key, ())
+            shown = reading.excluded.get(row.key)
+            own_excluded = self.ledger.excluded_by_owner(row, shown)
             pins[start] = self._event(
                 Kind.PIN,
                 row,
                 own=reading.request(row),
                 request=request,
-                excluded=excluded,
-                own_excluded=self.ledger.excluded_by_owner(row, excluded),
+                excluded=own_excluded if shown is None else shown,
+                own_excluded=own_excluded,
                 limit_s=round(shown_s := reading.limits_s.get(row.key, 0.0)),
                 new_limit_s=new_time_limit_s(
                     self.limits_s.get(row.key, {}), start.gang.gpus_by_type, shown_s

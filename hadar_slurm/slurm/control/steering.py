@@ -316,16 +316,20 @@ class Steerer:
 
     def _event(self, row: QueueRow, limit: Limit, nice: int | None) -> Event | None:
         job, number = row.key, len(limit.nodes)
-        shown, claim = self.state.excluded.get(job, ()), self.ledger[job]
+        claim, known = self.ledger[job], self.state.excluded.get(job)
+        shown = claim.excluded if known is None else known
         limit_s = self._time_limit_s(job, limit)
-        own_excluded = self.ledger.excluded_by_owner(row, shown)
+        own_excluded = self.ledger.excluded_by_owner(row, known)
         excluded = tuple(sorted({*limit.excluded, *own_excluded}))
         has = (set(row.requested_nodes), set(shown), set(claim.excluded))
         is_same = has == (set(limit.nodes), set(excluded), set(shown))
         if is_same and nice is None and limit_s is None:
             return None
         own = claim.own or self.state.request(row)
-        num_nodes = f"{number}-{number}" if number else own.num_nodes
+        # Where a range such as 1-10000 is set, Slurm uses as many nodes as are free (22.05.8):
+        # it is set only where nodes have been named, or the job has run.
+        before = own.num_nodes if row.requested_nodes or row.restarts else ""
+        num_nodes = f"{number}-{number}" if number else before
         return Event(
             kind=Kind.STEER,
             row=row,

@@ -217,6 +217,7 @@ class Fork:
             tuple(f"copy {t.number}: {s}" for t in self.copies if t.job for s in t.job.remarks),
             phase is Phase.STARTING and all(job.is_pinned for job in starting),
             all(job.left_out for job in jobs),
+            first.account,
         )
 
     @property

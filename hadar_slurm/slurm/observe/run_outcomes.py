@@ -19,7 +19,7 @@ from hadar_slurm.handoff import ProgressReport
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.estimator import work_of
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.control.checkpoint_signal import TAKES_MESSAGES_AFTER_S
+from hadar_slurm.slurm.control.checkpoint_signal import takes_messages_after
 from hadar_slurm.slurm.control.claim import Claim
 
 _FAILED = ("FAILED", "OUT_OF_MEMORY")
@@ -138,11 +138,7 @@ def may_retry(row: QueueRow, description: Description, claim: Claim, now_s: floa
 
 def is_retried(row: QueueRow, claim: Claim, now_s: float) -> bool:
     """Return whether the run after the one that hadard retries takes messages."""
-    return (
-        row.state == "RUNNING"
-        and 0 < claim.retried_run == row.restarts
-        and now_s >= row.started_s + TAKES_MESSAGES_AFTER_S
-    )
+    return takes_messages_after(row, claim.retried_run, now_s)
 
 
 def retry_message(claim: Claim) -> str:

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.cluster import GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
-from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape, uniform_shapes
+from hadar_slurm.core.job import Job, JobSpec, Phase, Shape
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
-from hadar_slurm.core.throughput import Throughputs
-from hadar_slurm.core.throughput_model import Place
-from hadar_slurm.core.time_limit import format_time_limit, late_types, limits_by_type
-from hadar_slurm.core.type_failures import Bar
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.handoff import ProgressReport, ReportError, SquattedError, read_report
+from hadar_slurm.handoff import ProgressReport
 from hadar_slurm.jobspec.description import (
-    MAX_THROUGHPUT,
-    MIN_THROUGHPUT,
     Description,
     decode,
     job_spec,
 )
-from hadar_slurm.jobspec.estimator import Estimator, fitting_types, words, workload_of
+from hadar_slurm.jobspec.estimator import Estimator, words
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.fairshare import FairShares
 from hadar_slurm.slurm.client.parse import NOTHING, UNTYPED, NodeRow, QueueRow
@@ -42,10 +35,13 @@ from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.modes import Mode
 from hadar_slurm.slurm.control.pins import Pins
 from hadar_slurm.slurm.control.sharing import is_outside, jobs_beside_held, must_steer
-from hadar_slurm.slurm.observe.array_jobs import Fork, Forks, Task, fastest, final_phase, parent_of
+from hadar_slurm.slurm.observe.array_jobs import Fork, Forks, Task, final_phase, parent_of
+from hadar_slurm.slurm.observe.choices import Choices
 from hadar_slurm.slurm.observe.claim_checks import ClaimChecks
+from hadar_slurm.slurm.observe.enrolment import Enrolment
 from hadar_slurm.slurm.observe.limits import Limits
 from hadar_slurm.slurm.observe.parameter_averages import Averages
+from hadar_slurm.slurm.observe.reports import Reports
 from hadar_slurm.slurm.observe.run_outcomes import (
     RunOutcomes,
     is_retried,
@@ -58,7 +54,6 @@ from hadar_slurm.slurm.settings import BackendSettings
 log = logging.getLogger(__name__)
 
 _Report = ProgressReport | None
-_Gang = Gang | None
 
 # A begin time within this number of seconds was set by hadard.
 _SOON_S = 10.0
@@ -85,6 +80,8 @@ class Observation:
     way: Mode = Mode.OBSERVE
     # Running copies that must not get USR1 yet, and why; a plan stops no other such job.
     signal_not_ready: Mapping[JobId, str] = field(default_factory=dict)
+    # Managed without a description by hadar-sbatch: never held, pinned or migrated (enrolment.py).
+    enrolled: set[JobId] = field(default_factory=set)
     # Not managed, but still under a hold or pin of hadard: their own requests are to be restored.
     to_restore: set[JobId] = field(default_factory=set)
     # Held by hadard while they wait for other jobs, and not in the snapshot.
@@ -122,18 +119,16 @@ class SnapshotBuilder:
     is_off: Callable[[], bool]
     now_s: Callable[[], float]
     averages: Averages = field(default_factory=Averages)
-    # Report directories that another user has made, so that no report can come.
-    squatted: set[str] = field(default_factory=set)
     # Jobs that USR1 from hadard has ended and that Slurm refused to requeue.
     lost: set[JobId] = field(default_factory=set)
     limits: Limits = field(init=False)
     outcomes: RunOutcomes = field(init=False)
     checks: ClaimChecks = field(init=False)
+    enrolment: Enrolment = field(init=False)
+    choices: Choices = field(init=False)
+    reports: Reports = field(init=False)
     _warned: set[JobId] = field(default_factory=set)
-    _runnable: dict[object, bool] = field(default_factory=dict)
-    _bars: dict[object, dict[str, Bar]] = field(default_factory=dict)
     _forks: Mapping[JobId, Fork] = field(default_factory=dict)
-    _reported_s: dict[JobId, float] = field(default_factory=dict)
     # Of this observation; `_copies` are the tasks of forked jobs, by array.
     _state: SlurmState = field(init=False)
     _now: Observation = field(init=False)
@@ -148,13 +143,19 @@ class SnapshotBuilder:
         self.limits = Limits(throttles, self.ledger)
         self.outcomes = RunOutcomes(self.estimator.records)
         self.checks = ClaimChecks(self.estimator)
+        self.enrolment = Enrolment(self.slurm, self.settings.enrol, self.settings.modes)
+        self.choices = Choices(self.slurm, self.estimator, self.ledger, self.enrolment)
+        self.reports = Reports(self.settings.spool, self.estimator, self.ledger, self.now_s)
 
     def observe(self, state: SlurmState) -> Observation:
         """Return what there is to plan, and to correct."""
         self._state = state
+        self.enrolment.read(state.queue.values())
         self._now = Observation(Snapshot(0.0, state.cluster, ()), Forks({}), self._way())
         self._jobs, self._copies, self._ended = [], {}, []
-        self._runnable, self.squatted, self._reserved = {}, set(), None
+        self._reserved = None
+        self.choices.see(state, self._now.way)
+        self.reports.squatted = set()
         self.limits.learn(state, self.now_s())
         described = [(row, self._description(row)) for row in state.queue.values()]
         self._count_runs(described)
@@ -165,21 +166,20 @@ class SnapshotBuilder:
                 self._jobs, self._copies, state.queue, self.now_s()
             )
         self._add_forks()
-        self._now.pin_timed_out.difference_update(self._now.to_restore)
-        alive = self._now.alive
-        self._reported_s = {k: time_s for k, time_s in self._reported_s.items() if k in alive}
+        self._now.pin_timed_out -= self._now.to_restore | self._now.enrolled
+        self.reports.keep(self._now.alive)
+        self._now.limits_s = self.choices.limits_s
         self._add_snapshot()
         return self._now
 
     def _count_runs(self, described: Iterable[tuple[QueueRow, Description | None]]) -> None:
         """Learn from the jobs' runs which GPU types suit their workloads, before any is placed."""
         self.estimator.records.expire(self.now_s())
-        self._bars = {}
         for row, description in described:
             # Copies of a forked job end and restart one by one, each on another type.
             if description is None or description.copies > 1 or row.state == "PENDING":
                 continue
-            report = self._report(row) if self.outcomes.needs_report(row) else None
+            report = self.reports.read(row) if self.outcomes.needs_report(row) else None
             if row.is_live:
                 gang = self._state.gangs.get(row.key)
                 self.outcomes.see_live(row, description, gang, report, self.now_s())
@@ -224,7 +224,7 @@ class SnapshotBuilder:
             self._now.ended_by_us.add(row.key)
             self._now.alive.add(row.key)
         elif description is not None and (parent := parent_of(row, description)) is not None:
-            task = Task(row, description, None, self._report(row))
+            task = Task(row, description, None, self.reports.read(row))
             self._copies.setdefault(parent, []).append(task)
         elif description is not None:
             if self.ledger[row.key].retried_run:
@@ -241,8 +241,8 @@ class SnapshotBuilder:
         return (
             is_here
             and may_retry(row, description, self.ledger[row.key], self.now_s())
-            and self.outcomes.type_of(row) in self._barred(row, description)
-            and self._can_run(row, description)
+            and self.outcomes.type_of(row) in self.choices.barred(row, description)
+            and self.choices.can_run(row, description)
         )
 
     def _add_described(self, row: QueueRow, description: Description) -> None:
@@ -250,8 +250,7 @@ class SnapshotBuilder:
         claim = self.ledger[row.key]
         mode = Mode.OBSERVE if self.is_off() else self.settings.modes.of(row.partition)
         is_here = mode is self.mode
-        is_set_apart = row.key in self._state.set_apart_by_detail
-        is_placeable = not is_set_apart and self._can_run(row, description)
+        is_placeable = not self._is_set_apart(row) and self.choices.can_run(row, description)
         disposition = disposition_of(
             row,
             description,
@@ -263,8 +262,10 @@ class SnapshotBuilder:
         if disposition is Disposition.RESTORE:
             self._now.to_restore.add(row.key)
         is_managed = disposition is Disposition.MANAGE
+        if is_managed and self.enrolment.may_include(row):
+            self._now.enrolled.add(row.key)
         parent = parent_of(row, description)
-        report = self._report(row) if is_managed or parent is not None else None
+        report = self.reports.read(row) if is_managed or parent is not None else None
         job = self._job(row, description, report) if is_managed else None
         if parent is not None:
             self._copies.setdefault(parent, []).append(Task(row, description, job, report))
@@ -331,7 +332,11 @@ class SnapshotBuilder:
             if row.state == "COMPLETING":
                 marks.add((str(row.key), "ending"))
             # The start of a job changes no plan.
-            elif row.is_live and (row.state != "PENDING" or self._description(row) is not None):
+            elif row.is_live and (
+                row.state != "PENDING"
+                or self._description(row) is not None
+                or self.enrolment.is_new(row)
+            ):
                 marks.add((str(row.key), self._mark(row)))
         marks |= {(row.node.name, "open" if row.node.is_schedulable else "closed") for row in nodes}
         return frozenset(marks)
@@ -343,86 +348,25 @@ class SnapshotBuilder:
             return "reserved"
         return "limited" if self.limits.denies(row) else "there"
 
-    def _can_run(self, row: QueueRow, description: Description) -> bool:
-        """Return whether nodes, open to work or not, could hold the job at a known throughput."""
-        shapes, bound = self._shapes(row, description), self._bound_types(row)
-        throughputs, size = self._throughputs(row, description), description.gpus
-        # Thousands of pending jobs differ in a few keys only.
-        allowed = self._nodes_of(row, shapes)
-        key = (throughputs, size, shapes, allowed, bound)
-        if key not in self._runnable:
-            # Of one type, on each node.
-            most = [
-                max([0, *(n for k, n in node.gpus if throughputs.on(k, size) > 0 and bound <= {k})])
-                for node in self._state.cluster.nodes
-                if allowed is None or node.name in allowed
-            ]
-            fits = (sum(n >= shape.gpus_per_node for n in most) >= shape.nodes for shape in shapes)
-            self._runnable[key] = any(fits)
-        return self._runnable[key]
-
-    def _nodes_of(self, row: QueueRow, shapes: Sequence[Shape]) -> frozenset[NodeName] | None:
-        """Return the nodes that the job's owner allows; None for all nodes.
-
-        None of them, where only Slurm can read the constraint.
-        """
-        shown = self._state.excluded.get(row.key)
-        excluded = self.ledger.excluded_by_owner(row, shown) if shown else ()
-        try:
-            most = max([1, *(shape.nodes for shape in shapes)])
-            return self._state.nodes_of(row, most, excluded)
-        except JobSpecError as error:
-            if row.key not in self._warned:
-                self._warned.add(row.key)
-                log.info("job %s is left to Slurm: %s", row.key, error)
-            return frozenset()
-
-    def _bound_types(self, row: QueueRow) -> frozenset[str]:
-        """Return the GPU types that nodes of the job must have."""
-        keeps_types = self.slurm.abilities.keeps_types
-        return self.ledger[row.key].named_types(row) if keeps_types else frozenset()
-
-    def _throughputs(self, row: QueueRow, description: Description) -> Throughputs:
-        gpus_by_type = self._state.cluster.gpus_by_type
-        barred = self._barred(row, description).keys()
-        return self.estimator.throughputs(description, row.user, gpus_by_type, without=barred)
-
-    def _barred(self, row: QueueRow, description: Description) -> dict[str, Bar]:
-        """Return the GPU types, in lower case, that the job must not have after failures there."""
-        if description.copies > 1 or not self.estimator.has_failed(description, row.user):
-            return {}
-        key = (row.user, row.comment, row.partition, row.features, row.request.num_nodes)
-        if key not in self._bars:
-            shapes = self._shapes(row, description)
-            allowed, cluster = self._nodes_of(row, shapes), self._state.cluster
-            nodes = [n for n in cluster.nodes if allowed is None or n.name in allowed]
-            types = fitting_types(nodes, shapes)
-            self._bars[key] = self.estimator.barred(description, row.user, types)
-        # What it holds it keeps: another job of its workload has failed there.
-        gang = self._state.gangs.get(row.key)
-        held = {name.lower() for name in gang.gpus_by_type} if gang is not None else set()
-        return {name: bar for name, bar in self._bars[key].items() if name not in held}
-
-    def _shapes(self, row: QueueRow, description: Description) -> tuple[Shape, ...]:
-        """Return the layouts that the adapter can request for a job."""
-        one = description.shape
-        shapes = (one,) if one else uniform_shapes(description.gpus)
-        if self.slurm.abilities.spreads:
-            return shapes
-        return tuple(shape for shape in shapes if str(shape.nodes) == row.request.num_nodes)
-
     def _description(self, row: QueueRow) -> Description | None:
-        """Return the description by hadar-sbatch; None where it is missing or invalid."""
+        """Return the description by hadar-sbatch, or that of an enrolled job; None for others."""
         try:
-            return decode(row.comment)
+            return decode(row.comment) or self._enrolled_description(row)
         except JobSpecError as error:
             if row.key not in self._warned:
                 self._warned.add(row.key)
                 log.warning("job %s is left to Slurm: %s", row.key, error)
             return None
 
+    def _enrolled_description(self, row: QueueRow) -> Description | None:
+        if not self.settings.enrol:
+            return None
+        is_pending = row.state == "PENDING"
+        nodes = self._state.request(row).num_nodes if is_pending else str(len(row.nodes))
+        return self.enrolment.description(row, self.ledger[row.key].own, nodes)
+
     def _spec(self, row: QueueRow, description: Description) -> JobSpec:
-        throughputs = self._throughputs(row, description)
+        throughputs = self.choices.throughputs(row, description)
         return job_spec(
             row.key,
             description,
@@ -431,14 +375,14 @@ class SnapshotBuilder:
             submitted_s=row.submitted_s,
             restart_cost_s=self.settings.restart_cost_s,
             user=row.user,
-            shapes=self._shapes(row, description),
+            shapes=self.choices.shapes(row, description),
         )
 
     def _job(self, row: QueueRow, description: Description, report: _Report) -> Job | None:
         """Return the job as policies see it; None where Slurm alone places it."""
         gang = self._state.gangs.get(row.key)
-        self._measure(row, description, gang, report)
-        bound = self._bound_types(row)
+        self.reports.measure(row, description, gang, report)
+        bound = self.choices.bound_types(row)
         if len(bound) > 1:
             return None
         claimed = self._spec(row, description)
@@ -446,11 +390,11 @@ class SnapshotBuilder:
         spec, doubts = self.checks.believed(
             row, description, claimed, gang, report, owners_s, self.now_s()
         )
-        progress = self._progress(row, description, report, spec, gang)
-        in_time, late = self._in_time(row, description, claimed, progress, gang)
+        progress = self.reports.progress(row, description, report, spec, gang)
+        in_time, late = self.choices.in_time(row, description, claimed, progress, gang)
         spec = replace(spec, throughputs=in_time.throughputs) if late else spec
         is_pending, claim = row.state == "PENDING", self.ledger[row.key]
-        barred = self._barred(row, description)
+        barred = self.choices.barred(row, description)
         if is_pending:
             gang = self._pinned_gang(row) if self.mode.places and not claim.steered else None
             phase = self._pending_phase(row, gang, barred)
@@ -488,49 +432,27 @@ class SnapshotBuilder:
             self.shares.at(self.now_s()).get((row.account, row.user)),
             row.partition,
             (
+                *(f"not on {name}: {why}" for name, why in self.choices.unfit(description).items()),
                 *(f"not on {name}: {words(bar)}" for name, bar in barred.items()),
                 *(remark for remark in (pinned, why_not, late, *doubts) if remark),
             ),
             is_pinned,
+            account=row.account,
         )
-
-    def _in_time(
-        self, row: QueueRow, description: Description, spec: JobSpec, done: Progress, gang: _Gang
-    ) -> tuple[JobSpec, str]:
-        """Return the job without the GPU types on which it would not end in time; say why.
-
-        Its time limit may depend on the type (`limits_by_type`).
-        """
-        own_s = self.ledger[row.key].limit_of_owner(self._state.limits_s.get(row.key, 0.0))
-        time_on = description.time_on
-        is_known = time_on or self.estimator.counts_real_steps(description, row.user)
-        if not own_s or not is_known or description.copies > 1:
-            return spec, ""
-        known = [self._state.most_s.get(name, math.inf) for name in row.partition.split(",")]
-        throughputs, size = spec.throughputs, spec.num_gpus
-        limits_s = limits_by_type(throughputs, size, own_s, measured_on=time_on, most_s=min(known))
-        if time_on:
-            self._now.limits_s[row.key] = limits_s
-        left = spec.total_steps - done.steps_done
-        held = gang.gpus_by_type if gang is not None else ()
-        late = late_types(throughputs, size, left, limits_s, self._state.cluster.gpus_by_type, held)
-        if not late:
-            return spec, ""
-        reasons = (
-            f"what is left takes {format_time_limit(lasts_s)} on {name}, where its time limit is "
-            f"{format_time_limit(limits_s[name])}"
-            for name, lasts_s in sorted(late.items())
-        )
-        return replace(spec, throughputs=throughputs.without(late.keys())), "; ".join(reasons)
 
     def _dependent(self, row: QueueRow, description: Description) -> Job:
         """Return a job that waits for another one."""
-        bound, spec = self._bound_types(row), self._spec(row, description)
+        bound, spec = self.choices.bound_types(row), self._spec(row, description)
         return Job(
             spec,
             allowed_nodes=self._allowed_nodes(row, spec.shapes, Phase.QUEUED),
             bound_type=GpuType(next(iter(bound))) if len(bound) == 1 else None,
         )
+
+    def _is_set_apart(self, row: QueueRow) -> bool:
+        """Return whether the job is scrontab's, or has no batch script and is not enrolled."""
+        has_script = row.is_batch or self.enrolment.may_include(row)
+        return not has_script or row.key in self._state.set_apart_by_detail
 
     def _pending_phase(
         self, row: QueueRow, gang: Gang | None, barred: Collection[str]
@@ -565,48 +487,6 @@ class SnapshotBuilder:
         is_signalled = not loss_bound.bound_s(row)
         is_early = is_signalled and 0 <= self.now_s() - row.started_s < self.settings.grace_s
         return Phase.STARTING if is_early and not has_reported else Phase.RUNNING
-
-    def _measure(
-        self, row: QueueRow, description: Description, gang: Gang | None, report: _Report
-    ) -> None:
-        """Record the reported steps/s of a run, for the job and for jobs of the same workload."""
-        place = Place.of(gang) if gang is not None else None
-        # Without a workload, there is no other job that these figures are of.
-        if not description.workload or report is None or place is None or row.state != "RUNNING":
-            return
-        is_new = report.restart == row.restarts and self._reported_s.get(row.key) != report.time_s
-        if is_new and MIN_THROUGHPUT <= report.steps_per_s <= MAX_THROUGHPUT:
-            self._reported_s[row.key] = report.time_s
-            workload = workload_of(description, row.user)
-            self.estimator.speeds.measure(workload, place, report.steps_per_s)
-
-    def _progress(
-        self, row: QueueRow, description: Description, report: _Report, spec: JobSpec, gang: _Gang
-    ) -> Progress:
-        """Return a job's progress: by its report, or else by how long it has been running.
-
-        The latter only where its steps are a measure of time, and from what its earlier runs have
-        kept: of a job that saved when asked and does not report, nothing.
-        """
-        if report is not None and self.estimator.counts_real_steps(description, row.user):
-            is_lost = report.restart < row.restarts and report.saved_s > 0
-            steps = float(report.saved_steps if is_lost else report.steps_done)
-        elif not description.steps:
-            steps = self.ledger[row.key].kept_part * spec.total_steps
-            if gang is not None and row.state == "RUNNING":
-                ran_s = max(0.0, self.now_s() - row.started_s)
-                steps += ran_s * gang.throughput(spec.throughputs)
-        else:
-            steps = 0.0
-        steps = min(steps, float(spec.total_steps))
-        # The GPU-seconds are an estimate: Slurm forgets how long a requeued job ran before. All
-        # steps count as trained on the type that the job holds now, or else on its fastest.
-        gpu_type = fastest(spec, gang.gpus_by_type if gang else spec.throughputs.gpu_types)
-        throughput = spec.throughputs.on(gpu_type, spec.num_gpus)
-        if not steps or throughput <= 0:
-            return Progress(steps, row.restarts, ())
-        service_s = spec.num_gpus * steps / throughput
-        return Progress(steps, row.restarts, ((GpuType(gpu_type), service_s),))
 
     def _check_steered(self, row: QueueRow) -> None:
         """Let a job avoid the nodes that it was to start on and has not in time."""
@@ -651,7 +531,7 @@ class SnapshotBuilder:
         self, row: QueueRow, shapes: Sequence[Shape], phase: Phase
     ) -> frozenset[NodeName] | None:
         """Return the nodes that a job may get; None for all nodes."""
-        allowed = self._nodes_of(row, shapes)
+        allowed = self.choices.nodes_of(row, shapes)
         avoided = self.pins.avoided(row.key, self.now_s())
         if phase is Phase.QUEUED and row.restarts > self.ledger[row.key].requeued:
             # A requeue counts as a submission.
@@ -675,17 +555,6 @@ class SnapshotBuilder:
                 return None
             counts[name, node.gpus[0][0] if gpu_type == UNTYPED else gpu_type] = count
         return Gang.of(counts)
-
-    def _report(self, row: QueueRow) -> _Report:
-        if row.state == "PENDING" and row.restarts == 0:
-            return None
-        try:
-            return read_report(self.settings.spool, row.raw_id, owner_uid=row.user_id)
-        except SquattedError as error:
-            self.squatted.add(str(error))
-        except ReportError as error:
-            log.warning("job %s: its report is ignored: %s", row.key, error)
-        return None
 
 
 def _may_meet_reservation(row: QueueRow) -> bool:

@@ -41,7 +41,7 @@ def test_the_same_seed_draws_the_same_faults(faults: ModuleType) -> None:
 def test_a_copy_that_is_killed_costs_the_job_nothing_else(tmp_path: Path) -> None:
     """The script runs a job of processes, kills some, and finds all invariants kept."""
     report = tmp_path / "report.json"
-    words = [sys.executable, HADARE / "faults.py", "--runs=1", "--json", report]
+    words = [sys.executable, HADARE / "faults.py", "--runs=1", "--gone-after=8", "--json", report]
     done = subprocess.run(
         [*words, "--only=copy killed", "--only=copy killed while it makes all one"],
         capture_output=True,

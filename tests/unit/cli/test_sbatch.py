@@ -278,6 +278,26 @@ def test_no_hadar_outweighs_all_else_that_is_ours(site: Site) -> None:
     assert call_of(site.run(*OWN, "job.sh"))["argv"] == ["job.sh"]
 
 
+@pytest.mark.parametrize("words", [["--no-hadar"], []])
+def test_a_job_that_opts_out_is_not_enrolled(site: Site, words: list[str]) -> None:
+    """Where plain jobs are enrolled, the word is added to the comment of the line or the script."""
+    site.beat(enrols=True)
+    environment = {} if words else {"HADAR": "no"}
+    (site.root / "job.sh").write_text("#!/bin/sh\n#SBATCH --comment='in script'\ntrue\n")
+    done = site.run(*words, "--gpus=1", "job.sh", **environment)
+    assert call_of(done)["argv"] == ["--gpus=1", "--comment=in script no-hadar", "job.sh"]
+    assert notes_of(done) == left("--no-hadar is given")
+    done = site.run(*words, "--comment=mine", "job.sh", **environment)
+    assert call_of(done)["argv"] == ["--comment=mine", "--comment=mine no-hadar", "job.sh"]
+
+
+def test_without_hadar_a_script_that_only_sbatch_can_read_is_passed_on(site: Site) -> None:
+    """Even with options of hadar-sbatch, which count for nothing then."""
+    (site.root / "job.sh").write_text("#!/bin/sh\n#SBATCH --comment='open\ntrue\n")
+    done = site.run("--no-hadar", *OWN, "job.sh")
+    assert call_of(done)["argv"] == ["job.sh"]
+
+
 @pytest.mark.parametrize("own", [OWN, [], ["--no-hadar"], [*OWN, "--hold"]])
 @pytest.mark.parametrize(
     ("words", "environment"),
@@ -641,8 +661,9 @@ HADARD_READS = "hadard reads --gpus, --gpus-per-node, --gpus-per-task and --gres
             "--gres=bandwidth:2 requests other resources too",
         ),
         (
-            ["--time=5", "--gpus=2", "--gres=gpu:2"],
-            "GPUs are requested twice, with --gpus and --gres",
+            ["--time=5", "--gpus=4", "--gres=gpu:1", "-N2"],
+            "GPUs are requested twice, with different numbers: --gres for 2 in all, "
+            "--gpus for 4 in all",
         ),
         (["--time=5", "--gpus-per-socket=2"], f"--gpus-per-socket is given; {HADARD_READS}"),
         (["--tres-per-task=gres/gpu:2"], f"--tres-per-task is given; {HADARD_READS}"),

@@ -51,6 +51,27 @@ def test_jobs_are_shown_below_what_status_says(journal: Path) -> None:
     assert " ".join(second[7:]) == str(WaitReason.INSUFFICIENT)
 
 
+def test_tasks_of_an_array_are_one_row(tmp_path: Path) -> None:
+    """With their GPUs by type, or the reasons that most of them have."""
+    runs = [a_job(f"7_{n}", 2, on=f"n{n}:v100:2", done=500.0) for n in (1, 2)]
+    waits = [a_job(f"7_{n}", 2, submitted_s=1e9 - 600 * n) for n in (3, 4, 5)]
+    snapshot = a_snapshot("2xv100,2xv100", *waits, *runs, now_s=1e9)
+    reasons = [WaitReason.INSUFFICIENT, WaitReason.INSUFFICIENT, WaitReason.OUTBID]
+    plan = a_plan({}, {job.job_id: why for job, why in zip(waits, reasons, strict=True)})
+    path = tmp_path / "j.jsonl"
+    written = Journal(path)
+    written.write(RoundRecord(Round(3, 1e9, 360.0), "round end", "hadar", snapshot, plan))
+    written.close()
+    done = CliRunner().invoke(
+        commands, ["top", "--once", "--journal", str(path)], env={"COLUMNS": "190"}
+    )
+    first, second = [line.split() for line in done.output.splitlines()[-2:]]
+    assert first[:6] == ["7_[1-2]", "running", "2", "×", "2", "50%"]
+    assert first[-2:] == ["4", "v100"]
+    assert second[:8] == ["7_[3-5]", "queued", "3", "×", "2", "0%", "50", "min"]
+    assert " ".join(second[8:]) == f"{WaitReason.INSUFFICIENT} (2); {WaitReason.OUTBID} (1)"
+
+
 def test_a_small_screen_tells_how_many_are_left_out(journal: Path) -> None:
     lines, _ = command.last_lines(journal)
     life: dict[str, object] = {"enforces": [], "alive": False, "disabled": True}

@@ -221,3 +221,13 @@ def test_a_user_above_the_share_waits_a_little_in_the_play_too() -> None:
     other = replace(a_job("2", steps=2000, throughputs=V100), fair_share=0.5)
     way = Way(1.0)
     assert way.rank(100.0, way.weight(heavy), 0.0) > way.rank(200.0, way.weight(other), 0.0)
+
+
+def test_a_former_job_that_runs_nowhere_any_more_is_not_expected_again() -> None:
+    """Its nodes are closed, or were open to a reservation only."""
+    jobs = (a_job("1", throughputs=V100), a_job("2", throughputs=V100))
+    former = a_job("3", throughputs=some_rates(K80=1.0))
+    seen = replace(view("1xV100", *jobs), expected=[(10.0, former), (20.0, jobs[0])])
+    outlook, played, _ = seen.play(Way(), Pace(360.0, 0.0))
+    assert outlook is not None
+    assert len(played) == 3

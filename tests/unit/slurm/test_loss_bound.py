@@ -207,7 +207,7 @@ def test_a_run_keeps_as_much_as_it_loses(
 ) -> None:
     """No requeue loses more than the bound, nor more than its run keeps.
 
-    A job that saves more seldom than its owner says has to tell.
+    A job that saves less often than its owner says has to report it.
     """
     every_s = every_s if tells else min(every_s, MOST_S)
     now_s = started_s = 1e9

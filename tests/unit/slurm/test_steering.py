@@ -14,6 +14,7 @@ from fakes.fake_tools import FakeRunner
 
 from hadar_slurm.core.cluster import JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.gpu_types import Needs
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Action, Start, Status, Stop
@@ -276,6 +277,16 @@ def test_a_job_that_waits_is_not_held(site: Site) -> None:
     assert (first.state, second.state) == ("COMPLETED", "PENDING")
     site.slurm.advance(60.0)
     assert [job.state for job in (*full, second)] == ["COMPLETED"] * 3
+
+
+def test_a_job_that_is_only_kept_off_nodes_keeps_its_number_of_nodes(site: Site) -> None:
+    """With a range that is set, such as 1-10000, Slurm starts it on as many nodes as are free."""
+    for _ in range(2):
+        site.submit(work_s=100.0)
+    site.slurm.advance(1.0)
+    job = site.submit()
+    site.apply()
+    assert (job.excluded, job.asked.max_nodes) == (("n2",), Asked().max_nodes)
 
 
 def test_nothing_is_changed_where_slurm_has_it_so(site: Site) -> None:
@@ -566,3 +577,57 @@ def test_a_job_is_kept_off_types_on_which_it_would_not_end_in_time(tmp_path: Pat
     *_, last = site.backend.observe().jobs
     assert last.spec.throughputs.gpu_types == ("v100",)
     assert last.remarks == ("what is left takes 0:16:40 on k80, where its time limit is 0:15:00",)
+
+
+def test_a_remark_names_the_types_that_lack_what_a_job_needs(tmp_path: Path) -> None:
+    """So `hadar explain` shows it."""
+    site = Site(tmp_path)
+    site.apply()
+    site.slurm.reserved = {"n1", "n2"}
+    described = Description(limit_s=60.0, workload="A3C", needs=Needs(memory_gb=14.0))
+    site.slurm.submit(Asked(per_job=(("", 1),)), comment=encode(described))
+    [seen] = site.backend.observe().jobs
+    assert seen.remarks[0] == "not on k80: its memory is 12 GB, 14 GB is needed"
+
+
+def test_exclusions_of_the_owner_stay_while_slurms_answer_is_in_doubt(tmp_path: Path) -> None:
+    """As the line of a job is whose next one has come between two readings."""
+    site = Site(tmp_path, "v100:1,k80:1,v100:1")
+    site.apply()
+    site.slurm.reserved = {"n1", "n2", "n3"}
+    described = Description(steps=100, throughputs={"v100": 10, "k80": 1}, excludes="n3")
+    asked, comment = Asked(per_job=(("", 1),)), encode(described)
+    jobs = [site.slurm.submit(asked, comment=comment, excluded=("n3",)) for _ in range(2)]
+
+    def in_doubt() -> None:
+        read = CommandLine.read(site.adapter)
+        doubtful = replace(read, excluded={}, nice={})
+        site.backend.slurm = replace(site.adapter)
+        object.__setattr__(site.backend.slurm, "read", lambda: doubtful)
+        site.apply()
+        site.backend = site.new_backend()
+
+    in_doubt()
+    assert [job.excluded for job in jobs] == [("n2", "n3")] * 2
+    site.apply()
+    in_doubt()
+    assert [job.excluded for job in jobs] == [("n2", "n3")] * 2
+    assert site.release_all() == ["", ""]
+    assert [job.excluded for job in jobs] == [("n3",)] * 2
+
+
+def test_a_job_that_names_types_stays_on_them(tmp_path: Path) -> None:
+    """Slurm starts a job that waits unheld with its request: the nodes of other types have none."""
+    site = Site(tmp_path, "v100:1,k80:1,v100:1+k80:1")
+    site.slurm.reserved = {"n1", "n2", "n3"}
+    rates = {"v100": 10, "k80": 1}
+    comment = encode(Description(steps=100, throughputs=rates, checkpoint=True))
+    two = encode(Description(steps=100, gpus=2, throughputs=rates, checkpoint=True))
+    slow = site.slurm.submit(Asked(per_job=(("k80", 1),)), comment=comment)
+    both = site.slurm.submit(
+        Asked(per_node=(("v100", 1), ("k80", 1)), min_nodes=1, max_nodes=1), comment=two
+    )
+    seen = site.backend.observe()
+    assert [(job.job_id, job.bound_type) for job in seen.jobs] == [(slow.key, "k80")]
+    site.backend.apply([])
+    assert (slow.excluded, both.excluded, both.asked.nodes) == (("n1", "n3"), (), ())

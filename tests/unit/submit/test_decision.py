@@ -88,6 +88,22 @@ def test_any_words_are_left_described_or_refused(words: list[str], limit: str) -
             "4 GPUs of type k80 on 2 nodes, up to 1:00:00",
         ),
         (["--gpus=4", "--gpus-per-task=2", "-t60"], "4 GPUs of any type, up to 1:00:00"),
+        (["--gpus=4", "-N4", "-t60"], "4 GPUs of any type on 4 nodes, up to 1:00:00"),
+        (["--gpus=4", "-N1-4", "-t60"], "4 GPUs of any type, up to 1:00:00"),
+        (["--gpus=4", "--gpus-per-node=2", "-t60"], "4 GPUs of any type on 2 nodes, up to 1:00:00"),
+        (["--gres=gpu:2", "--gpus-per-node=2", "-t60"], "2 GPUs of any type, up to 1:00:00"),
+        (
+            ["--gres=gpu:2", "-n8", "--ntasks-per-node=4", "-t60"],
+            "4 GPUs of any type on 2 nodes, up to 1:00:00",
+        ),
+        (
+            ["--gpus-per-task=1", "-N2", "--tasks-per-node=4", "-t60"],
+            "8 GPUs of any type on 2 nodes, up to 1:00:00",
+        ),
+        (
+            ["--gpus-per-socket=v100:2", "--sockets-per-node=2", "-t60"],
+            "4 GPUs of type v100, up to 1:00:00",
+        ),
         (["--hadar-gang=2x2", "--hadar-steps=9"], "4 GPUs of any type on 2 nodes, 9 steps"),
         (
             ["--hadar-steps=9", "--hadar-copies=3"],
@@ -115,9 +131,10 @@ def test_lines_of_a_script_count_as_words() -> None:
     )
 
 
-@pytest.mark.parametrize("option", ["--exclusive", "--exclusive=user"])
-def test_a_job_that_wants_whole_nodes_is_left_unless_hadard_is_asked_for(option: str) -> None:
-    """hadard counts GPUs: it could pin an exclusive job to a node that other jobs use."""
-    words = ("-G1", "-t5", option)
-    assert why_left(request_of(*words)) == "--exclusive is given; hadard counts GPUs, not nodes"
+def test_a_job_that_shares_nodes_with_its_own_user_alone_is_left() -> None:
+    """hadard counts GPUs: it could pin such a job to a node that other users' jobs use."""
+    words = ("-G1", "-t5", "--exclusive=user")
+    assert (
+        why_left(request_of(*words)) == "--exclusive=user is given; hadard counts GPUs, not nodes"
+    )
     assert why_left(request_of(*words, "--hadar-model=A3C")) == ""

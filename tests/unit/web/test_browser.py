@@ -89,7 +89,7 @@ def test_pages_fit_and_browsers_complain_of_nothing(
 ) -> None:
     """No page is wider than its window, violates its policy, or loads from other sites."""
     with served(a_journal(tmp_path / "journal.jsonl", number)) as (url, _):
-        for page in ("", "jobs?state=waiting", "jobs?state=running"):
+        for page in ("", "jobs?state=waiting", "jobs?state=running", "use?by=array"):
             for dark in (False, True):
                 browser.open(url + page, width=width, dark=dark)
                 slug = page.partition("=")[2] or "overview"

@@ -192,7 +192,7 @@ def test_memory_is_bounded() -> None:
         )
     assert len(history.rounds) == MAX_ROUNDS
     assert len(list(history.bars())) <= 401
-    assert len(history.names) <= 401
+    assert len(history.labels) <= 401
     assert history.begins_s > NOW_S
     assert min(b.start_s for b in history.bars()) >= history.begins_s - ROUND_S
 

@@ -109,7 +109,16 @@ def busy(path: Path, number: int = 20) -> None:
     write(path, a_line(0, jobs, nodes=nodes), a_line(1, jobs, nodes=nodes, waiting=waiting))
 
 
-PAGES = ("/", "/jobs", "/jobs?state=running", "/jobs?state=waiting&page=2", "/?hours=0&type=V100")
+PAGES = (
+    "/",
+    "/jobs",
+    "/jobs?state=running",
+    "/jobs?state=waiting&page=2",
+    "/jobs?state=waiting&user=user9&array=1",
+    "/?hours=0&type=V100",
+    "/?by=array",
+    "/use?by=account&hours=1",
+)
 
 
 @pytest.mark.parametrize("target", PAGES)
@@ -143,11 +152,46 @@ def test_the_page_tells_what_runs_what_waits_and_why(path: Path) -> None:
     assert "UTC" in page.text
 
 
+def test_tasks_of_an_array_are_one_row(path: Path) -> None:
+    """It leads to a list of them; the tasks that run are a row of their own."""
+    jobs = {f"7_{n}": a_job(user="alice", submitted_s=NOW_S - 60 * n) for n in range(5)}
+    jobs |= {"7_5": a_job("n1:V100:1", user="alice"), "7_6": a_job("n2:K80:1", user="alice")}
+    waiting = dict.fromkeys([f"7_{n}" for n in range(4)], "no free GPUs fit its gang now")
+    waiting["7_4"] = "a limit of Slurm"
+    write(path, a_line(0, jobs, waiting=waiting))
+    with site(path) as web:
+        first = " ".join(Checker(web.ask("/")[2]).text.split())
+        tasks = Checker(web.ask("/jobs?state=waiting&array=7")[2]).text
+    assert "7_[0-4]" in first
+    assert "5 × 1" in first
+    assert "no free GPUs fit its gang now (4); a limit of Slurm (1)" in first
+    assert re.search(r"7_\[5-6\] *alicerunning *1 K80, 1 V100", first)
+    assert [f"7_{n}" in tasks for n in range(7)] == [True] * 5 + [False] * 2
+
+
+@pytest.mark.parametrize("by", ["user", "account", "array"])
+def test_use_is_grouped(path: Path, by: str) -> None:
+    """Each group leads to its jobs, and the chosen time and type stay chosen."""
+    owners = {"user": "alice"} | ({"account": "physics"} if by == "account" else {})
+    jobs = {"7_1": a_job("n1:V100:2", **owners), "7_2": a_job(**owners), "8": a_job(user="bob")}
+    write(path, *(a_line(number, jobs) for number in range(2)))
+    name = {"user": "alice", "account": "physics", "array": "7"}[by]
+    with site(path) as web:
+        for target in (f"/?hours=6&by={by}", f"/use?by={by}&hours=6"):
+            body = web.ask(target)[2]
+            assert f"{name}100 %" in Checker(body).text
+            assert f'href="/jobs?state=waiting&amp;{by}={name}">1</a>' in body
+            assert "by=account" in body
+        listed = Checker(web.ask(f"/jobs?state=waiting&{by}={name}")[2]).text
+    assert "7_2" in listed
+    assert "bob" not in listed
+
+
 def test_hostile_names_are_text(path: Path) -> None:
     """Names of users, jobs and workloads never become elements."""
     jobs = {
         f"1{EVIL}": a_job("n1:V100:1", user=EVIL, workload=EVIL),
-        f"2{EVIL}": a_job(user=EVIL, workload=EVIL),
+        f"2{EVIL}": a_job(user=EVIL, workload=EVIL, account=EVIL),
     }
     starts = [an_action("start", f"1{EVIL}", "n1:V100:1", "refused")]
     evil_node = {EVIL: {"gpus": {EVIL: 2}, "open": False}}

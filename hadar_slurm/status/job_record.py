@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hadar_slurm.errors import SlurmError, SlurmRefused
-from hadar_slurm.slurm.client.parse import HOLDING_STATES, QUEUE, parse_queue
+from hadar_slurm.slurm.client.parse import HOLDING_STATES, QUEUE, QueueRow, parse_queue
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.state import squeue
 
@@ -28,6 +28,8 @@ class JobRecord:
     # Status and signal, `1:0`; only from sacct.
     exit_code: str = ""
     by_accounting: bool = False
+    # Only from squeue.
+    row: QueueRow | None = None
 
     @property
     def is_live(self) -> bool:
@@ -53,7 +55,7 @@ def record_of(runner: Runner, job: str) -> JobRecord | None:
         if _UNKNOWN not in str(error):
             raise
         rows = []
-    records = [JobRecord(row.state, row.reason, row.comment, row.ended_s) for row in rows]
+    records = [JobRecord(row.state, row.reason, row.comment, row.ended_s, row=row) for row in rows]
     return _representative(records) or _by_accounting(runner, job)
 
 

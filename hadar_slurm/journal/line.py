@@ -1,4 +1,4 @@
-"""The journal: one JSON line per round, which all other tools read.
+"""A round as a line of the journal, and the snapshot in it.
 
 Fields are explained in docs/journal.md. A gang is `{node: {gpu type: count}}`; times are seconds,
 since the epoch for hadard and since 0 for the simulator.
@@ -6,15 +6,10 @@ since the epoch for hadard and since 0 for the simulator.
 
 from __future__ import annotations
 
-import json
-import math
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import asdict
-from io import FileIO
-from itertools import count, islice, pairwise, takewhile
-from pathlib import Path
+from itertools import compress
+from operator import is_not
 from typing import Any
 
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Node, NodeName, natural_key
@@ -25,12 +20,13 @@ from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.errors import ConfigError
 
-VERSION = 1
+VERSION = 2
+# Those that are read; lines of version 1 are whole and have no checksum.
+VERSIONS = (1, VERSION)
 
 Line = dict[str, Any]
 
 _RULES = asdict(GangRules())
-_BLOCK = 1 << 20
 
 
 def as_line(record: RoundRecord) -> Line:
@@ -108,6 +104,7 @@ def _job(job: Job) -> Line:
         "aggregation_cost_s": spec.aggregation_cost_s or None,
         "fair_share": job.fair_share,
         "partition": job.partition or None,
+        "account": job.account or None,
         "remarks": list(job.remarks) or None,
         "pinned": job.is_pinned or None,
         "left_out": job.left_out or None,
@@ -147,7 +144,7 @@ def snapshot_of(line: Line) -> Snapshot:
     return Snapshot.of(
         now_s=float(line["time_s"]),
         cluster=cluster,
-        jobs=[_job_from(JobId(name), tree) for name, tree in line["jobs"].items()],
+        jobs=[job_of(name, tree) for name, tree in line["jobs"].items()],
         occupied=dict(gang_from_tree(line["occupied"]).slots),
         ended=[Ended(JobId(k), Phase(v["phase"]), v["end_s"]) for k, v in line["ended"].items()],
         # A later version may know rules that this one does not.
@@ -161,13 +158,14 @@ def throughputs_of(job: Line) -> Mapping[str, float]:
     return found
 
 
-def _job_from(job_id: JobId, tree: Line) -> Job:
+def job_of(name: str, tree: Line) -> Job:
+    """Return a job of a line's `jobs`."""
     throughputs = {
         (gpu_type, tree["gpus"]): GangThroughput(throughput)
         for gpu_type, throughput in throughputs_of(tree).items()
     }
     spec = JobSpec(
-        job_id=job_id,
+        job_id=JobId(name),
         num_gpus=tree["gpus"],
         total_steps=tree["steps"],
         throughputs=Throughputs.of(throughputs),
@@ -193,6 +191,7 @@ def _job_from(job_id: JobId, tree: Line) -> Job:
         tuple(tree.get("remarks", ())),
         bool(tree.get("pinned", False)),
         tree.get("left_out", False),
+        tree.get("account", ""),
     )
 
 
@@ -200,143 +199,9 @@ def _copies(allocation: Allocation) -> Line:
     return {str(copy): gang_tree(gang) for copy, gang in allocation.copies}
 
 
-class Journal:
-    """An append-only file of rounds; each line is written before the next round begins.
+def changed_rows(before: Mapping[str, Line], after: Mapping[str, Line]) -> list[str]:
+    """Return the rows of a table that are not the same objects as in the line before.
 
-    A file that reaches `max_bytes` is rotated to `NAME.1`, older files move up, and at most `keep`
-    are kept. Each line goes to the file that has the name at that time: after the file was moved
-    or a write failed, the next line opens it again.
+    That a reader of successive lines need not look at thousands of others is worth this form.
     """
-
-    def __init__(self, path: Path, *, max_bytes: float = math.inf, keep: int = 5) -> None:
-        self._path, self._max_bytes, self._keep = path, max_bytes, keep
-        self._file: FileIO | None = None
-
-    def open(self) -> FileIO:
-        """Return the file, reopened if another file has its name; raises OSError."""
-        if self._file is not None:
-            with suppress(FileNotFoundError):
-                if os.path.samestat(self._path.stat(), os.fstat(self._file.fileno())):
-                    return self._file
-        self.close()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        if self._path.exists():
-            # A last line without newline, left by a crash, is removed: the next line stays whole.
-            with self._path.open("rb+") as file:
-                content = file.read()
-                if content and not content.endswith(b"\n"):
-                    file.truncate(content.rfind(b"\n") + 1)
-        # Unbuffered: closing a buffer after a failed write would write it again.
-        self._file = self._path.open("ab", buffering=0)
-        return self._file
-
-    def write(
-        self, record: RoundRecord, *, mode: str = "", more: Mapping[str, object] | None = None
-    ) -> None:
-        """Append one round; only hadard gives `mode` and `more` fields.
-
-        Raises OSError if the write fails; a part that was written is removed.
-        """
-        tree = as_line(record) | ({"mode": mode} if mode else {}) | dict(more or {})
-        file = self.open()
-        before = file.tell()
-        left = memoryview(json.dumps(tree, separators=(",", ":")).encode() + b"\n")
-        try:
-            while left:
-                left = left[file.write(left) :]
-        except OSError:
-            with suppress(OSError):
-                os.truncate(file.fileno(), before)
-            self.close()
-            raise
-        if file.tell() >= self._max_bytes:
-            self.close()
-            files = [self._path.with_name(f"{self._path.name}.{n + 1}") for n in range(self._keep)]
-            for older, newer in pairwise(reversed(files)):
-                if newer.exists():
-                    newer.replace(older)
-            self._path.replace(files[0])
-
-    def close(self) -> None:
-        """Close the file."""
-        file, self._file = self._file, None
-        if file is not None:
-            with suppress(OSError):
-                file.close()
-
-
-def read_last(path: Path, number: int) -> list[Line]:
-    """Return up to `number` of the last rounds, the oldest first, reading only the file's end.
-
-    Right after a rotation they are in the rotated file. Without a file there are none.
-    """
-    found: list[Line] = []
-    for file in (path, path.with_name(f"{path.name}.1")):
-        with suppress(FileNotFoundError):
-            texts = list(islice(texts_backwards(file), number - len(found)))
-            try:
-                found = [json.loads(text) for text in reversed(texts)] + found
-            except (ValueError, RecursionError) as error:
-                raise ConfigError(f"{file}: near its end: not a journal line: {error}") from error
-            for line in found:
-                _check_version(line, str(file))
-        if len(found) >= number:
-            break
-    return found
-
-
-def read_with_older(path: Path) -> Iterator[Line]:
-    """Yield the rounds of a journal's rotated files and of the journal, the oldest first."""
-    for file in reversed([*files_of(path)]):
-        yield from read_journal(file)
-
-
-def files_of(path: Path) -> Iterator[Path]:
-    """Yield a journal's path and its rotated files, the newest first."""
-    yield path
-    numbered = (path.with_name(f"{path.name}.{number}") for number in count(1))
-    yield from takewhile(Path.exists, numbered)
-
-
-def texts_backwards(path: Path) -> Iterator[bytes]:
-    """Yield the whole lines of a file, without newlines, the last one first."""
-    with path.open("rb") as file:
-        left = file.seek(0, os.SEEK_END)
-        # Text after the last newline is still being written, or was cut off.
-        is_whole = False
-        parts: list[bytes] = []
-        while left > 0:
-            start = max(0, left - _BLOCK)
-            file.seek(start)
-            first, *others = file.read(left - start).split(b"\n")
-            left = start
-            if others:
-                others[-1] += b"".join(reversed(parts))
-                parts = []
-                for text in reversed(others):
-                    if is_whole:
-                        yield text
-                    is_whole = True
-            parts.append(first)
-        if is_whole:
-            yield b"".join(reversed(parts))
-
-
-def _check_version(line: object, place: str) -> None:
-    version = line.get("version") if isinstance(line, dict) else None
-    if version != VERSION:
-        raise ConfigError(f"{place}: journal version {version!r}, this reads {VERSION}")
-
-
-def read_journal(path: Path) -> Iterator[Line]:
-    """Yield the rounds of a journal; a last line cut off by a crash is left out."""
-    with path.open(encoding="utf-8") as file:
-        for number, text in enumerate(file, start=1):
-            try:
-                line = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                if not text.endswith("\n"):
-                    return
-                raise ConfigError(f"{path}:{number}: not a journal line: {error}") from error
-            _check_version(line, f"{path}:{number}")
-            yield line
+    return list(compress(after, map(is_not, after.values(), map(before.get, after))))

@@ -1,0 +1,80 @@
+"""Reads what jobs asked for beside GPUs, as far as only enrolled jobs need it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.time_limit import parse_time_limit
+from hadar_slurm.errors import SlurmOutputError
+from hadar_slurm.slurm.client.parse import NOTHING
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.squeue import Fields
+from hadar_slurm.slurm.client.state import squeue
+
+SUBMISSION = Fields(
+    "JobArrayID TimeLimit NumTasks NTPerNode OverSubscribe tres-alloc", "Name Command"
+)
+_LEAST_NODES = re.compile(r"(?:^|,)node=(\d+)(?=,|$)")
+# What squeue shows of a job that shares its nodes with those of others. From 25.05 on, where
+# scontrol has a field of its own (26.05.5), also NO; an exclusive job is then not recognised.
+_SHARES = ("OK", "YES")
+_NO_MEANS_EXCLUSIVE_BEFORE = (25, 5)
+# From here on a number of tasks stands for none.
+_NO_NUMBER = 0xFFFE
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What a job asked for beside GPUs and nodes."""
+
+    name: str = ""
+    # In seconds; 0: none. Where the job gives none, that of its partition.
+    limit_s: float = 0.0
+    num_tasks: int = 1
+    # 0: not given.
+    tasks_per_node: int = 0
+    # The least number of nodes; 0: not known. Of a pending job squeue's NumNodes is an estimate,
+    # such as the most that --nodes allows (22.05.8); the requested resources are not.
+    least_nodes: int = 0
+    # It shares its nodes with no job, or only with its user's own.
+    is_exclusive: bool = False
+    # What srun or a batch job runs; salloc shows none (22.05.8).
+    has_program: bool = False
+
+
+def read_submissions(
+    runner: Runner, version: tuple[int, int], *options: str
+) -> dict[JobId, Submission]:
+    """Return the submission of each job and array task; `options` are squeue's."""
+    text, mark = squeue(runner, SUBMISSION, *options)
+    shares = _SHARES if version < _NO_MEANS_EXCLUSIVE_BEFORE else (*_SHARES, "NO")
+    return {JobId(f["JobArrayID"]): submission(f, shares) for f in SUBMISSION.records(text, mark)}
+
+
+def submission(field: Mapping[str, str], shares: Collection[str] = _SHARES) -> Submission:
+    """Return a job's submission from the fields of squeue's output; raises SlurmOutputError.
+
+    `shares`: what squeue shows of jobs that share nodes.
+    """
+    found = _LEAST_NODES.search(field["tres-alloc"])
+    try:
+        return Submission(
+            name=field["Name"],
+            limit_s=parse_time_limit(field["TimeLimit"]) or 0.0,
+            num_tasks=_number(field["NumTasks"]) or 1,
+            tasks_per_node=_number(field["NTPerNode"]),
+            least_nodes=int(found[1]) if found else 0,
+            is_exclusive=field["OverSubscribe"] not in shares,
+            has_program=field["Command"] not in NOTHING,
+        )
+    except ValueError as error:
+        raise SlurmOutputError(f"squeue: {error}", repr(field)) from error
+
+
+def _number(text: str) -> int:
+    """Return a number of tasks; 0 for none."""
+    number = 0 if text in NOTHING else int(text)
+    return number if number < _NO_NUMBER else 0
