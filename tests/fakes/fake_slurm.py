@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import signal
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -150,6 +150,14 @@ class FakeJob:
     licenses: str = ""
 
     @property
+    def wishes(self) -> tuple[object, ...]:
+        """Return all that decides where the job fits."""
+        asked = self.asked
+        gpus = asked.per_node, asked.per_job, asked.per_task, asked.per_socket
+        nodes = asked.nodes, asked.min_nodes, asked.max_nodes, self.excluded, self.partition
+        return *gpus, *nodes, self.features, frozenset(self.kept_types)
+
+    @property
     def key(self) -> str:
         """Return the id that commands take."""
         if self.het_id:
@@ -265,8 +273,10 @@ class FakeSlurm:
 
     def split(self, job: FakeJob) -> None:
         """Give a task of an array its own job id, as Slurm does when the task is changed."""
+        if job.task is None:
+            return
         others = [each for each in self.jobs if each.array == job.array and each is not job]
-        if job.task is not None and any(each.number == job.number for each in others):
+        if any(each.number == job.number for each in others):
             job.number = next(self._numbers)
 
     def advance(self, seconds: float) -> None:
@@ -547,6 +557,9 @@ class FakeSlurm:
         """Start jobs in the order of submission or release; a job that does not fit is skipped."""
         waiting = [job for job in self.jobs if job.state == "PENDING" and not job.hold]
         free = self.free() if waiting else Counter()
+        # Jobs that are alike have room, or none, together: GPUs only get fewer here.
+        full: set[object] = set()
+        may_fit: dict[object, bool] = {}
         for job in sorted(waiting, key=lambda job: job.rank + job.nice):
             job.reason = self._why_waits(job)
             if job.reason == "None" and self._is_throttled(job):
@@ -557,29 +570,43 @@ class FakeSlurm:
                 job.reason = "ReqNodeNotAvail,_May_be_reserved_for_other_job"
             if job.reason != "None":
                 continue
-            place = self._place(job, free, only_open=True)
+            alike = job.wishes
+            place = None if alike in full else self._place(job, free, only_open=True)
             if place is not None:
                 self._start(job, place)
                 free.subtract(
                     {(n, gpu_type): k for n, by in place.items() for gpu_type, k in by.items()}
                 )
-            elif self._place(job, self._all_gpus(), only_open=False) is None:
-                job.hold, job.reason = "user", "BadConstraints"
-            else:
+                continue
+            full.add(alike)
+            if alike not in may_fit:
+                most = self._place(job, self._all_gpus(), only_open=False)
+                may_fit[alike] = most is not None
+            if may_fit[alike]:
                 job.reason = "Resources"
+            else:
+                job.hold, job.reason = "user", "BadConstraints"
 
     def _why_waits(self, job: FakeJob) -> str:
-        if job.dependency:
-            others = [other for other in self.jobs if other.number == job.dependency]
-            if any(other.state != "COMPLETED" for other in others):
-                return "Dependency"
+        if any(other.state != "COMPLETED" for other in self.before(job)):
+            return "Dependency"
         return "BeginTime" if job.begins_s > self.now_s else "None"
 
+    def before(self, job: FakeJob) -> list[FakeJob]:
+        """Return the jobs that a job waits for."""
+        if not job.dependency:
+            return []
+        return [other for other in self.jobs if other.number == job.dependency]
+
     def _is_throttled(self, job: FakeJob) -> bool:
+        if not job.throttle:
+            return False
         tasks = [each for each in self.jobs if each.array == job.array]
         return 0 < job.throttle <= [each.state for each in tasks].count("RUNNING")
 
     def _is_over_limit(self, job: FakeJob) -> bool:
+        if not self.gpus_per_user:
+            return False
         used = sum(each.num_gpus for each in self.jobs if each.user == job.user)
         return 0 < self.gpus_per_user < used + sum(many for _, many in job.asked.all)
 
@@ -599,8 +626,17 @@ class FakeSlurm:
         if job.work_s < FOREVER_S:
             self._later(job.work_s - job.done_s, partial(self._finish, job, job.run))
 
+    def holders(self) -> defaultdict[str, list[FakeJob]]:
+        """Return the jobs that hold GPUs, by node."""
+        found: defaultdict[str, list[FakeJob]] = defaultdict(list)
+        for job in self.jobs:
+            for name in job.held:
+                found[name].append(job)
+        return found
+
     def _unused(self, name: str, gpu_type: str) -> tuple[int, ...]:
-        used = {n for job in self.jobs for n in job.held.get(name, {}).get(gpu_type, ())}
+        holders = (job for job in self.jobs if name in job.held)
+        used = {n for job in holders for n in job.held[name].get(gpu_type, ())}
         return tuple(n for n in self.nodes[name].numbers(gpu_type) if n not in used)
 
     def free(self) -> Counter[tuple[str, str]]:

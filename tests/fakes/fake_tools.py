@@ -139,7 +139,9 @@ class Tools:
                 ), ""  # fmt: skip
             case ["-a", "show", "node", "-o"]:
                 nodes = self.slurm.nodes.values()
-                return 0, "".join(_node_line(self.slurm, node) + "\n" for node in nodes), ""
+                holders = self.slurm.holders()
+                lines = (_node_line(node, holders[node.name]) for node in nodes)
+                return 0, "".join(line + "\n" for line in lines), ""
             case ["-a", "show", "reservation", "-o"]:
                 return 0, _reservations(self.slurm), ""
             case ["-a", "show", "job", "-d", "-o", *keys]:
@@ -428,7 +430,7 @@ _FACTS: dict[str, Fact] = {
 
 
 def _dependency(slurm: FakeSlurm, job: FakeJob) -> str:
-    others = [other for other in slurm.jobs if other.number == job.dependency]
+    others = slurm.before(job)
     is_met = all(other.state == "COMPLETED" for other in others)
     return "(null)" if not job.dependency or is_met else f"afterok:{job.dependency}(unfulfilled)"
 
@@ -444,8 +446,8 @@ def _gres(node: FakeNode) -> str:
     return ",".join(f"gpu:{gpu_type}:{many}" for gpu_type, many in node.gpus.items()) or "(null)"
 
 
-def _node_line(slurm: FakeSlurm, node: FakeNode) -> str:
-    jobs = [job for job in slurm.jobs if node.name in job.held]
+def _node_line(node: FakeNode, jobs: Sequence[FakeJob]) -> str:
+    """Return a node as scontrol shows it; `jobs` hold GPUs of it."""
     busy = sum(sum(map(len, job.held[node.name].values())) for job in jobs)
     state = "IDLE" if not jobs else "ALLOCATED" if busy == sum(node.gpus.values()) else "MIXED"
     state = "DOWN" if node.is_down else state

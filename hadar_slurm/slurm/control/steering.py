@@ -344,18 +344,18 @@ class Steerer:
 
     def _time_limit_s(self, job: JobId, limit: Limit) -> int | None:
         """Return the time limit that a job needs on the nodes that it may get; None: it has it."""
-        waits, cluster = self.waiting[job], self.state.cluster
+        if job not in self.limits_s:
+            return None
+        waits, cluster, excluded = self.waiting[job], self.state.cluster, set(limit.excluded)
         names = limit.nodes or [
             node.name
             for node in cluster.nodes
-            if waits.may_use(node.name) and node.name not in limit.excluded
+            if waits.may_use(node.name) and node.name not in excluded
         ]
         gpu_types = {
             k for name in names if name in cluster.by_name for k, _ in cluster.by_name[name].gpus
         }
-        return new_time_limit_s(
-            self.limits_s.get(job, {}), gpu_types, self.state.limits_s.get(job, 0.0)
-        )
+        return new_time_limit_s(self.limits_s[job], gpu_types, self.state.limits_s.get(job, 0.0))
 
 
 def new_time_limit_s(
