@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -85,17 +86,27 @@ class Sabotaged:
 
     real: SlurmAdapter
     saboteur: Saboteur
+    # Known once the configuration is read.
+    ledger: Path | None = None
     last: SlurmState | None = None
     looked_s: float = 0.0
+    ledger_seen: object = None
     shares: dict[str, float] = field(default_factory=dict)
     _blind_until_s: float = 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
 
+    def ledger_mark(self) -> object:
+        """Return what changes with each write of the ledger."""
+        with suppress(OSError):
+            return self.ledger and self.ledger.stat().st_mtime_ns
+        return None
+
     def read(self) -> SlurmState:
         """Read the whole state."""
         self._look()
+        self.ledger_seen = self.ledger_mark()
         self.last = self.saboteur.around("look", self.real.read)
         self.looked_s = time.monotonic()
         return self.last
@@ -191,6 +202,8 @@ class Watched:
         """Return the plan, and log how it compares with that of a newly started daemon."""
         saboteur = self.seen.saboteur
         fresh = self._seen_anew(snapshot)
+        # hadard writes the ledger only once it has a plan.
+        is_same_ledger = self.seen.ledger_mark() == self.seen.ledger_seen
         stood_s = time.monotonic() - self.seen.looked_s
         order = saboteur.due("plan", "instead")
         if order is not None:
@@ -198,7 +211,7 @@ class Watched:
             time.sleep(order.lasts_s)
         plan = saboteur.around("plan", lambda: self.real.plan(snapshot, round_))
         told = self._compared(snapshot, fresh, round_, plan)
-        saboteur.control.note("plans", stood_s=stood_s, **told)
+        saboteur.control.note("plans", stood_s=stood_s, is_same_ledger=is_same_ledger, **told)
         saboteur.control.tell_plan()
         return plan
 
@@ -347,6 +360,7 @@ def main(words: Sequence[str]) -> int:
         return adapters[-1]
 
     def watched(config: Config) -> Watched:
+        adapters[-1].ledger = config.state_dir / daemon.LEDGER_FILE
         return Watched(daemon.policy_of(config), config, adapters[-1], world)
 
     world = daemon.World(lambda: time.time() + control.clock(), sabotaged, watched)

@@ -245,8 +245,8 @@ def plan_differences(notes: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
 
     Counted apart are plans that differ only by nodes that hadard excludes after pin timeouts
     (`control.pins`), which a new daemon learns again; plans of a hadard that was stopped between
-    its reading and its plan, when the reaper may have released its jobs; and plans that took so
-    long, on a busy machine, that a time limit may have cut them off.
+    its reading and its plan, or whose heartbeat could not be written, when the reaper released its
+    jobs; and plans that took so long, on a busy machine, that a time limit may have cut them off.
     """
     for note in notes:
         if not note["is_same_plan"]:
@@ -254,6 +254,8 @@ def plan_differences(notes: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
             apart = "it had learnt where jobs wait in vain" if note["is_same_but_for_pins"] else ""
             if note["stood_s"] > _STOOD_S:
                 apart = "it was stopped between its look and its plan"
+            elif not note["is_same_ledger"]:
+                apart = "the reaper released jobs between its look and its plan"
             elif not note["is_timely"]:
                 apart = "its time limits cut plans off"
             yield Finding(SAME, "", note["time_s"], what, apart)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
+from collections import deque
 from dataclasses import dataclass, field
 
 from chaos.observer import Observer
@@ -93,16 +94,22 @@ class Reaper:
     world: World
     every_s: float
     runs: int = 0
-    _next_s: float = 0.0
+    # How long the last runs took.
+    took_s: deque[float] = field(default_factory=lambda: deque(maxlen=4))
+    _begun_s: float = 0.0
     _process: subprocess.Popen[bytes] | None = None
 
     def tick(self) -> None:
         """Start a run if one is due and the last one has ended, as a systemd timer does."""
-        if self._process is not None and self._process.poll() is None:
+        now_s = time.monotonic()
+        if self._process is not None:
+            if self._process.poll() is None:
+                return
+            self.took_s.append(now_s - self._begun_s)
+            self._process = None
+        if now_s < self._begun_s + self.every_s:
             return
-        if time.monotonic() < self._next_s:
-            return
-        self._next_s = time.monotonic() + self.every_s
+        self._begun_s = now_s
         argv = self.world.release_argv("--expired", "--limit", "20")
         self._process = self.world.popen(argv, "reaper.log")
         self.runs += 1

@@ -36,8 +36,9 @@ from hadar_slurm.errors import HadarError
 # those in docs/fail-open.md, 15 and 45 s, as is the lifetime of the heartbeat.
 REAPER_S = LIFE_S / 2
 STATED_S = LIFE_S + REAPER_S
-# Time for the release itself on a busy machine, where a start of Python alone takes seconds.
-RELEASE_S = 6.0
+# Time for the release itself on a busy machine, where a start of Python alone takes seconds; or as
+# long as two of its last runs took there, up to a limit.
+RELEASE_S, _MOST_RELEASE_S = 6.0, 20.0
 LEVEL = 16
 _TICK_S = 0.05
 # During this many last faults no job with a dependency is submitted.
@@ -133,6 +134,8 @@ class Run:
             raise RuntimeError("a part of the test failed") from self._crash
         self.keeper.tick()
         self.reaper.tick()
+        slow_s = 2 * max(self.reaper.took_s, default=0.0)
+        self.observer.limit_s = STATED_S + min(max(RELEASE_S, slow_s), _MOST_RELEASE_S)
         self._read_plans()
         for case in self.cases:
             if case.undo is not None and time.time() >= case.undo_at_s:

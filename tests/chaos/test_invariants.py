@@ -229,17 +229,21 @@ def test_two_runs_at_once_are_told() -> None:
 def test_plans_that_a_restart_would_change_are_found() -> None:
     """A plan that changes is found; one by excluded nodes, a stop or a time limit is apart."""
     note = {"time_s": 1.0, "policy": "hadar", "differing": ["7: here, there"], "stood_s": 0.1}
-    note["is_timely"] = True
+    note |= {"is_timely": True, "is_same_ledger": True}
     same = note | {"is_same_plan": True, "is_same_but_for_pins": True}
     pins = note | {"is_same_plan": False, "is_same_but_for_pins": True}
     other = note | {"is_same_plan": False, "is_same_but_for_pins": False}
     stopped = other | {"stood_s": 14.0}
     cut_off = other | {"is_timely": False}
-    apart, broken, late, slow = plan_differences([same, pins, other, stopped, cut_off])
+    reaped = other | {"is_same_ledger": False}
+    apart, broken, late, slow, undone = plan_differences(
+        [same, pins, other, stopped, cut_off, reaped]
+    )
     assert apart.apart
     assert not broken.apart
     assert late.apart
     assert slow.apart
+    assert undone.apart
 
 
 DETAIL = (

@@ -219,6 +219,13 @@ def fold_out(text: str) -> tuple[NodeName, ...]:
         raise SlurmOutputError(f"host list: {error}", text) from error
 
 
+# Thousands of jobs exclude the same nodes.
+@lru_cache(maxsize=1024)
+def fold(nodes: tuple[NodeName, ...]) -> str:
+    """Return a Slurm host list of these nodes."""
+    return str(NodeSet.fromlist(list(nodes)))
+
+
 _NODE = re.compile(r"^NodeName=(\S+) (.*)$", re.MULTILINE)
 _NODE_FIELD = re.compile(
     r" (Gres|State|SlurmdStartTime|ActiveFeatures|Partitions|CPUAlloc|CPUTot)=(\S+)"

@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import math
 import re
-from functools import lru_cache
 
-from ClusterShell.NodeSet import NodeSet
-
-from hadar_slurm.core.cluster import NodeName
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.slurm.client import updates
-from hadar_slurm.slurm.client.parse import UNTYPED
+from hadar_slurm.slurm.client.parse import UNTYPED, fold
 from hadar_slurm.slurm.client.updates import Request, Update
 
 # Slurm writes gres/gpu:2 from this version on, gres:gpu:2 before it.
@@ -81,13 +77,13 @@ def command(change: Update) -> list[str]:
             words = [f"StartTime=now+{updates.DELAY_S}"] * delays_start + [
                 f"{key}=" for key in keys
             ]
-            words += [] if excluded is None else [f"ExcNodeList={_folded(excluded)}"]
+            words += [] if excluded is None else [f"ExcNodeList={fold(excluded)}"]
             return ["scontrol", "update", f"JobId={job}", *words]
         case updates.Steer(job, num_nodes, nodes, excluded, nice, limit_s):
             words = [
                 *([f"NumNodes={num_nodes}"] if num_nodes else []),
-                f"ReqNodeList={_folded(nodes)}",
-                f"ExcNodeList={_folded(excluded)}",
+                f"ReqNodeList={fold(nodes)}",
+                f"ExcNodeList={fold(excluded)}",
                 *([] if nice is None else [f"Nice={nice}"]),
                 *_time_limit(limit_s),
             ]
@@ -95,7 +91,7 @@ def command(change: Update) -> list[str]:
         case updates.SetRequest(job, request, begins_in_s, limit_s):
             given = {
                 "NumNodes": request.num_nodes,
-                "ReqNodeList": _folded(request.nodes),
+                "ReqNodeList": fold(request.nodes),
                 "TresPerNode": request.per_node,
                 "TresPerJob": request.per_job,
                 "TresPerTask": request.per_task,
@@ -110,12 +106,6 @@ def command(change: Update) -> list[str]:
 def _time_limit(limit_s: int | None) -> list[str]:
     """Return the words that set a time limit, which Slurm keeps in minutes."""
     return [] if limit_s is None else [f"TimeLimit={math.ceil(limit_s / 60)}"]
-
-
-# Thousands of jobs exclude the same nodes.
-@lru_cache(maxsize=1024)
-def _folded(nodes: tuple[NodeName, ...]) -> str:
-    return str(NodeSet.fromlist(list(nodes)))
 
 
 def parse_version(text: str) -> tuple[int, int]:

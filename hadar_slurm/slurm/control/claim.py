@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 
 from hadar_slurm.core.cluster import NodeName
 from hadar_slurm.slurm.client.parse import QueueRow
@@ -54,6 +55,13 @@ HOLDS = frozenset(
         State.RESTORING,
     )
 )
+
+
+# Thousands of jobs exclude the same hundreds of nodes.
+@lru_cache(maxsize=1024)
+def as_set(nodes: tuple[NodeName, ...]) -> frozenset[NodeName]:
+    """Return nodes in no order."""
+    return frozenset(nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +133,7 @@ class Claim:
     @property
     def is_limited(self) -> bool:
         """Whether the nodes that the job excludes may differ from its owner's choice."""
-        return {frozenset(self.excluded), frozenset(self.former_excluded)} != {
-            frozenset(self.own_excluded)
-        }
+        return {as_set(self.excluded), as_set(self.former_excluded)} != {as_set(self.own_excluded)}
 
     def excluded_by_owner(
         self, shown: Iterable[NodeName] | None, submitted: tuple[NodeName, ...] | None = None
@@ -138,8 +144,8 @@ class Claim:
         `submitted`: what the owner has excluded at submission, if the rest may be hadar-sbatch's or
         that of a hadard that has lost its ledger. Nodes that hadard has not set are the owner's.
         """
-        now = frozenset(shown or ())
-        ours = {frozenset(self.excluded), frozenset(self.former_excluded)}
+        now = as_set(tuple(shown or ()))
+        ours = {as_set(self.excluded), as_set(self.former_excluded)}
         if (now in ours or shown is None) and (now or any(ours)):
             return self.own_excluded
         if shown is None:

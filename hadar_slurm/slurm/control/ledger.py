@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from hadar_slurm import untrusted_files
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused
 from hadar_slurm.jobspec.description import decode_or_none
-from hadar_slurm.slurm.client.parse import QueueRow, fold_out
+from hadar_slurm.slurm.client.parse import QueueRow, fold, fold_out
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.updates import Request, Update
 from hadar_slurm.slurm.control.claim import Claim, State
@@ -38,12 +39,15 @@ log = logging.getLogger(__name__)
 
 VERSION = 2
 FILE_NAME = "ledger.json"
-# 10,000 jobs take 5 MB.
+# 10,000 jobs take 5 MB, also where each is kept off most of 1,000 nodes.
 _MAX_BYTES = 1 << 28
 # How long another writer may take, in seconds.
 _LOCK_WAIT_S = 10.0
 _MAX_NUMBER = 1e18
 _SIGNED = ("nice", "former_nice", "own_nice")
+# Written as host lists.
+_EXCLUDED = ("excluded", "former_excluded", "own_excluded")
+_NO_CLAIM = Claim()
 # The values of a claim apart from its state and the own request.
 _DEFAULTS = {f.name: f.default for f in fields(Claim) if f.name not in ("state", "own")}
 _NAMES = tuple(f.name for f in fields(Claim))
@@ -103,7 +107,7 @@ class Ledger:
         return iter(self._claims)
 
     def __getitem__(self, job: JobId) -> Claim:
-        return self._claims.get(job, Claim())
+        return self._claims.get(job, _NO_CLAIM)
 
     def excluded_by_owner(
         self, row: QueueRow, shown: Iterable[NodeName] | None
@@ -276,6 +280,7 @@ class Ledger:
 def _tree(claim: Claim) -> dict[str, Any]:
     """Return the values of a claim that are not the defaults."""
     given = {name: value for name in _NAMES if (value := getattr(claim, name))}
+    given |= {name: fold(given[name]) for name in _EXCLUDED if name in given}
     return {**given, "own": asdict(claim.own)} if claim.own is not None else given
 
 
@@ -284,8 +289,9 @@ def _claim(tree: Mapping[str, Any]) -> Claim:
     given = {
         key: _like(value, tree[key], least=-_MAX_NUMBER if key in _SIGNED else 0)
         for key, value in _DEFAULTS.items()
-        if key in tree
+        if key in tree and key not in _EXCLUDED
     }
+    given |= {key: _unfolded(tree[key]) for key in _EXCLUDED if key in tree}
     own = tree.get("own")
     # A request with unknown keys is a TypeError.
     asks = None if own is None else Request(**{k: _part(k, v) for k, v in own.items()})
@@ -308,6 +314,11 @@ def _claim_of_version_1(tree: Mapping[str, Any]) -> Claim:
 
 
 _PARSE = {1: _claim_of_version_1, VERSION: _claim}
+
+
+@lru_cache(maxsize=1024)
+def _unfolded(text: str) -> tuple[NodeName, ...]:
+    return tuple(sorted(fold_out(text)))
 
 
 def _part(key: str, value: Any) -> Any:

@@ -66,6 +66,8 @@ class Mover:
 
     def stop(self, stops: Sequence[Stop]) -> Outcomes:
         """Take jobs off their GPUs, all at once, and return the outcome of each."""
+        if not stops:
+            return {}
         reported = self._on_reported_nodes(stops)
         queue = self._queue([stop.job_id for stop in reported])
         until_s = self.now_s() + self.grace_s
@@ -114,6 +116,8 @@ class Mover:
 
     def hold_timed_out(self, jobs: Collection[JobId]) -> None:
         """Hold jobs whose pins have timed out; the next round retries failures."""
+        if not jobs:
+            return
         queue = self._queue(jobs)
         # A job may have started since, or have a foreign hold, which ours must not replace.
         waiting = [queue[job] for job in jobs if job in queue and not queue[job].is_held]

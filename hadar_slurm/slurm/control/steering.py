@@ -14,7 +14,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from hadar_slurm.core.cluster import Cluster, JobId, Node, NodeName, Slot
 from hadar_slurm.core.gang import Gang
@@ -26,6 +26,7 @@ from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
+from hadar_slurm.slurm.control.claim import as_set
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.pins import Pins
 from hadar_slurm.slurm.control.sharing import waits_for_gpus
@@ -320,9 +321,9 @@ class Steerer:
         shown = claim.excluded if known is None else known
         limit_s = self._time_limit_s(job, limit)
         own_excluded = self.ledger.excluded_by_owner(row, known)
-        excluded = tuple(sorted({*limit.excluded, *own_excluded}))
-        has = (set(row.requested_nodes), set(shown), set(claim.excluded))
-        is_same = has == (set(limit.nodes), set(excluded), set(shown))
+        excluded = _joined(limit.excluded, own_excluded)
+        has = (set(row.requested_nodes), as_set(shown), as_set(claim.excluded))
+        is_same = has == (set(limit.nodes), as_set(excluded), as_set(shown))
         if is_same and nice is None and limit_s is None:
             return None
         own = claim.own or self.state.request(row)
@@ -364,6 +365,12 @@ def new_time_limit_s(
     """Return the time limit in seconds of a job that may start on these types; None: unchanged."""
     wanted = max((by_type.get(name.lower(), 0.0) for name in gpu_types), default=0.0)
     return round(wanted) if wanted and wanted != shown_s else None
+
+
+@lru_cache(maxsize=1024)
+def _joined(one: tuple[NodeName, ...], other: tuple[NodeName, ...]) -> tuple[NodeName, ...]:
+    """Return the names of both, sorted; a claim is written with them in this order."""
+    return tuple(sorted({*one, *other}))
 
 
 def _groups(rows: Iterable[QueueRow]) -> list[list[QueueRow]]:
