@@ -31,6 +31,8 @@ FEW, MANY, _MAX_WORDS = 15, 100, 100
 _SPARK_W, _SPARK_H, _SPARK_POINTS = 120.0, 26.0, 120
 
 Values = dict[str, object]
+# What each job holds.
+Places = Mapping[str, Sequence[Segment]]
 
 
 TEMPLATES = Environment(
@@ -60,7 +62,8 @@ def overview(view: PageRequest) -> str:
     """Return the first page."""
     with view.follower.lock:
         history = view.history
-        waits, runs = _jobs(history)
+        places = history.places()
+        waits, runs = _jobs(history, places)
         waiting, running = _grouped(history, waits), _grouped(history, runs)
         uses = _uses(view)
         return _filled(
@@ -75,8 +78,8 @@ def overview(view: PageRequest) -> str:
             few=FEW,
             waiting_jobs=waiting,
             running_jobs=running,
-            waiting_rows=_rows(view, waiting[:FEW]),
-            running_rows=_rows(view, running[:FEW]),
+            waiting_rows=_rows(view, waiting[:FEW], places),
+            running_rows=_rows(view, running[:FEW], places),
             uses=uses[:FEW],
             num_uses=len(uses),
             groups=_group_links(view),
@@ -89,7 +92,8 @@ def listing(view: PageRequest) -> str:
     """Return one page of the list of all waiting or running jobs, or of those of one group."""
     with view.follower.lock:
         history = view.history
-        waits, runs = _jobs(history)
+        places = history.places()
+        waits, runs = _jobs(history, places)
         state = "running" if view.query.get("state") == "running" else "waiting"
         chosen = runs if state == "running" else waits
         asked = {group: view.query[group] for group in GROUPS if group in view.query}
@@ -105,7 +109,7 @@ def listing(view: PageRequest) -> str:
             state=state,
             asked={group: words.clean(name) for group, name in asked.items()},
             total=len(chosen),
-            rows=_rows(view, rows[(page - 1) * MANY : page * MANY]),
+            rows=_rows(view, rows[(page - 1) * MANY : page * MANY], places),
             page=page,
             pages=pages,
             address=f"/jobs?{urlencode({'state': state, **asked})}",
@@ -149,9 +153,9 @@ def _filled(name: str, view: PageRequest, **values: object) -> str:
     )
 
 
-def _jobs(history: History) -> tuple[list[str], list[str]]:
+def _jobs(history: History, places: Places) -> tuple[list[str], list[str]]:
     """Return the waiting jobs, and those with GPUs, each in order of submission."""
-    jobs, places = history.now.jobs, history.places()
+    jobs = history.now.jobs
     order = sorted(jobs, key=lambda job: (number_of(jobs[job]["submitted_s"]), natural_key(job)))
     runs = [job for job in order if job in places or jobs[job]["phase"] != "queued"]
     has_gpus = set(runs)
@@ -169,15 +173,13 @@ def _grouped(history: History, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
     return as_rows(job_ids, likeness)
 
 
-def _rows(view: PageRequest, rows: Iterable[Sequence[str]]) -> list[Values]:
-    places, now = view.history.places(), view.history.now
+def _rows(view: PageRequest, rows: Iterable[Sequence[str]], places: Places) -> list[Values]:
+    now = view.history.now
     now_s = view.now_s if view.history.is_epoch else now.time_s
     return [_row(now, job_ids, places, now_s) for job_ids in rows]
 
 
-def _row(
-    now: Now, job_ids: Sequence[str], places: Mapping[str, Sequence[Segment]], now_s: float
-) -> Values:
+def _row(now: Now, job_ids: Sequence[str], places: Places, now_s: float) -> Values:
     """Return a row about one job, or alike tasks of an array.
 
     A field that the journal lacks or has in a wrong form is empty.
