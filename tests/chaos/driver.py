@@ -282,13 +282,17 @@ class Watched:
 
 
 def _as_before(job: Job, known: Job) -> Job:
-    """Return a job without the effects of a report written in between."""
+    """Return a job without the effects of a report written in between, and of the clock.
+
+    How many steps a job is believed to have depends on its run time (`core.claims`).
+    """
     came_up = known.phase is Phase.STARTING and job.phase is Phase.RUNNING
     phase = known.phase if came_up else job.phase
     if job.phase is Phase.RUNNING:
         # The first report of a run may announce its USR1 handler.
         spec = replace(job.spec, can_checkpoint=known.spec.can_checkpoint)
         job = replace(job, spec=spec, remarks=known.remarks)
+    job = replace(job, spec=replace(job.spec, total_steps=known.spec.total_steps))
     return replace(job, progress=known.progress, phase=phase)
 
 
