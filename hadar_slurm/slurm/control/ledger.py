@@ -25,7 +25,7 @@ from typing import Any
 
 from hadar_slurm import untrusted_files
 from hadar_slurm.core.cluster import JobId, NodeName
-from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused
+from hadar_slurm.errors import LedgerError, SlurmError, SlurmOutputError, SlurmRefused
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client.parse import QueueRow, fold, fold_out
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
@@ -52,7 +52,10 @@ _NO_CLAIM = Claim()
 _DEFAULTS = {f.name: f.default for f in fields(Claim) if f.name not in ("state", "own")}
 _NAMES = tuple(f.name for f in fields(Claim))
 # What parsing a damaged file may raise.
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+_DAMAGE = (
+    *(ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),
+    SlurmOutputError,  # a host list
+)
 
 
 class Ledger:
@@ -316,8 +319,13 @@ def _claim_of_version_1(tree: Mapping[str, Any]) -> Claim:
 _PARSE = {1: _claim_of_version_1, VERSION: _claim}
 
 
+def _unfolded(value: Any) -> Any:
+    """Return the nodes of a host list, or those of a list of names, as was written before."""
+    return _nodes(value) if isinstance(value, str) else _like((), value)
+
+
 @lru_cache(maxsize=1024)
-def _unfolded(text: str) -> tuple[NodeName, ...]:
+def _nodes(text: str) -> tuple[NodeName, ...]:
     return tuple(sorted(fold_out(text)))
 
 

@@ -170,6 +170,8 @@ def test_a_draft_that_is_a_link_is_not_followed(ledger: Ledger) -> None:
         '{"version": 2, "jobs": {"1": {"state": "asleep"}}}',
         '{"version": 2, "jobs": {"1": {"state": "held", "own": {"colour": "red"}}}}',
         '{"version": 1, "jobs": {"1": {"before": {"colour": "red"}}}}',
+        '{"version": 2, "jobs": {"1": {"state": "steered", "excluded": "n["}}}',
+        '{"version": 2, "jobs": {"1": {"state": "steered", "excluded": 7}}}',
     ],
 )
 def test_a_file_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, text: str) -> None:
@@ -193,6 +195,18 @@ def test_the_file_can_be_read_by_people(ledger: Ledger) -> None:
     """Jobs are listed by id, without fields that have their default."""
     ledger.note({ONE: HELD})
     assert json.loads(ledger.path.read_text()) == {"version": 2, "jobs": {"1": {"state": "held"}}}
+
+
+@pytest.mark.parametrize("excluded", ['"n[1-2,10]"', '["n1", "n2", "n10"]'])
+def test_excluded_nodes_are_a_host_list_or_names(tmp_path: Path, excluded: str) -> None:
+    """Both read as the same claim, which is written with a host list."""
+    jobs = f'{{"1": {{"state": "steered", "excluded": {excluded}}}}}'
+    (tmp_path / FILE_NAME).write_text(f'{{"version": 2, "jobs": {jobs}}}')
+    ledger = Ledger(tmp_path / FILE_NAME)
+    assert set(ledger[JobId("1")].excluded) == {"n1", "n2", "n10"}
+    ledger.note({JobId("2"): Claim(state=State.HELD)})
+    written = json.loads((tmp_path / FILE_NAME).read_text())["jobs"]["1"]
+    assert written["excluded"] == "n[1-2,10]"
 
 
 @pytest.mark.parametrize(
