@@ -138,7 +138,7 @@ def main(words: Sequence[str] | None = None) -> int:
         type=float,
         default=fault_copy.SETTINGS.gone_after_s,
         metavar="SECONDS",
-        help="without a sign for so long a copy counts as gone; more on a machine that does much "
+        help="a copy without a sign for this time counts as gone; more on a machine that does much "
         "else, where no process is sure to run within it (default: %(default)g)",
     )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="files of runs that broke a rule")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,10 +15,9 @@ from rich.text import Text
 
 from hadar_slurm.cli.completing import ConfigOption, JournalOption
 from hadar_slurm.config import read_config_to_answer
-from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.journal import Line, snapshot_of
-from hadar_slurm.status.arrays import as_rows, common_text, row_name
+from hadar_slurm.status.arrays import as_rows, common_text, gpus_by_type, row_name
 from hadar_slurm.status.jobs import forked_of, state_of
 from hadar_slurm.status.status import current, status_of
 from hadar_slurm.status.status_text import last_lines, life_of, standing_by, status_parts
@@ -109,11 +107,10 @@ def _array_cells(tasks: Sequence[Shown]) -> Sequence[str | Text]:
     """Return the cells of alike tasks of an array, of which none is a forked job."""
     (job, line, now_s), jobs = tasks[0], [job for job, _, _ in tasks]
     steps = sum(each.spec.total_steps for each in jobs)
-    gangs = [gang for each in jobs for gang in each.allocation.gangs]
-    by_type = sum((Counter(gang.gpus_by_type) for gang in gangs), Counter[GpuType]())
+    by_type = gpus_by_type(gang for each in jobs for gang in each.allocation.gangs)
     has_gpus = job.phase is not Phase.QUEUED
     waits = [common_text(line["waiting"].get(each.job_id, "") for each in jobs)]
-    where = [", ".join(f"{count} {name}" for name, count in sorted(by_type.items()))]
+    where = [", ".join(f"{count} {name}" for name, count in by_type.items())]
     speeds = [sum(g.throughput(j.spec.throughputs) for g in j.allocation.gangs) for j in jobs]
     lasts_s = [j.steps_left / s for j, s in zip(jobs, speeds, strict=True) if s > 0]
     return (

@@ -42,6 +42,7 @@ from hadar_slurm.slurm.control.steering import (
     Foresight,
     Limit,
     Steerer,
+    joined,
     limits,
     may_wait_unheld,
 )
@@ -265,7 +266,7 @@ class SlurmBackend:
             if limit.excluded:
                 row, shown = queue[job], state.excluded.get(job)
                 own = self.ledger.excluded_by_owner(row, shown)
-                wanted = tuple(sorted({*limit.excluded, *own}))
+                wanted = joined(limit.excluded, own)
                 found[job] = Exclusion(wanted, state.request(row), shown or (), own)
         return found
 

@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
 
+from hadar_slurm.core.cluster import GpuType
+from hadar_slurm.core.gang import Gang
+
 _TASK = re.compile(r"([0-9]+)_([0-9]+)\Z")
 # A longer list of tasks is cut, as in squeue.
 _MOST_LETTERS = 40
@@ -43,6 +46,11 @@ def row_name(job_ids: Sequence[str]) -> str:
     if len(text) > _MOST_LETTERS:
         text = text[:_MOST_LETTERS].rpartition(",")[0] + ",..."
     return f"{array_of(job_ids[0])}_[{text}]"
+
+
+def gpus_by_type(gangs: Iterable[Gang]) -> dict[GpuType, int]:
+    """Return the GPUs of all gangs together."""
+    return dict(sorted(sum((Counter(gang.gpus_by_type) for gang in gangs), Counter()).items()))
 
 
 def common_text(texts: Iterable[str]) -> str:

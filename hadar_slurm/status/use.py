@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -70,13 +69,18 @@ def use_by(
     those of their jobs, and `jobs` the ones in the last round. A share is that of all GPU seconds
     of `segments`.
     """
-    found: defaultdict[str, Use] = defaultdict(lambda: Use(""))
+    found: dict[str, Use] = {}
+
+    def use_of(job_id: str, labels: Labels) -> Use:
+        name = group_of(job_id, labels)
+        return found.setdefault(name, Use(name))
+
     for segment in segments:
-        name = group_of(segment.job_id, labels.get(segment.job_id, Labels()))
+        use = use_of(segment.job_id, labels.get(segment.job_id, Labels()))
         overlap_s = min(segment.end_s, to_s) - max(segment.start_s, from_s)
-        found[name].held_s += max(0.0, overlap_s) * segment.gang.num_gpus
+        use.held_s += max(0.0, overlap_s) * segment.gang.num_gpus
     for job_id, job in jobs.items():
-        use = found[group_of(job_id, Labels.of(job))]
+        use = use_of(job_id, Labels.of(job))
         if job["phase"] == "queued":
             use.waiting += 1
             use.waited_s = max(use.waited_s, now_s - number_of(job["submitted_s"]))
@@ -87,7 +91,7 @@ def use_by(
                 for count in gpus.values()
             )  # fmt: skip
     total_s = sum(use.held_s for use in found.values())
-    for name, use in found.items():
-        use.name, use.share = name, use.held_s / total_s if total_s else None
+    for use in found.values():
+        use.share = use.held_s / total_s if total_s else None
     listed = [use for use in found.values() if use.held_s or use.running or use.waiting]
     return sorted(listed, key=lambda use: (-use.held_s, -use.gpus, -use.waiting, use.name))

@@ -6,7 +6,6 @@ prepared here; all markup is in `templates`, which escape all text from a journa
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from math import isfinite
@@ -17,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from hadar_slurm import __version__
 from hadar_slurm.core.cluster import natural_key
 from hadar_slurm.metrics import Segment
-from hadar_slurm.status.arrays import array_of, as_rows, common_text, row_name
+from hadar_slurm.status.arrays import array_of, as_rows, common_text, gpus_by_type, row_name
 from hadar_slurm.status.jobs import PINNED, Forked, state_of
 from hadar_slurm.status.use import GROUPS, Labels, Use, number_of, use_by
 from hadar_slurm.web import words
@@ -204,9 +203,7 @@ def _row(now: Now, job_ids: Sequence[str], places: Places, now_s: float) -> Valu
         "waited_s": now_s - min(number_of(each["submitted_s"]) for each in jobs),
         "state": state_of(job) if job["phase"] != "queued" else "starting",
         "held": held,
-        "by_type": dict(
-            sorted(sum((Counter(s.gang.gpus_by_type) for s in held), Counter()).items())
-        ),
+        "by_type": gpus_by_type(segment.gang for segment in held),
         "forked": forked,
         "speeds": {copy.number: copy.steps_per_s for copy in forked.copies} if forked else {},
         "averages": _averages(forked, now.time_s),

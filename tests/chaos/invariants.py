@@ -246,7 +246,7 @@ def plan_differences(notes: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
     Counted apart are plans that differ only by nodes that hadard excludes after pin timeouts
     (`control.pins`), which a new daemon learns again; plans of a hadard that was stopped between
     its reading and its plan, or whose heartbeat could not be written, when the reaper released its
-    jobs; and plans that took so long, on a busy machine, that a time limit may have cut them off.
+    jobs; and plans that a time limit may have cut off on a busy machine.
     """
     for note in notes:
         if not note["is_same_plan"]:

@@ -321,7 +321,7 @@ class Steerer:
         shown = claim.excluded if known is None else known
         limit_s = self._time_limit_s(job, limit)
         own_excluded = self.ledger.excluded_by_owner(row, known)
-        excluded = _joined(limit.excluded, own_excluded)
+        excluded = joined(limit.excluded, own_excluded)
         has = (set(row.requested_nodes), as_set(shown), as_set(claim.excluded))
         is_same = has == (set(limit.nodes), as_set(excluded), as_set(shown))
         if is_same and nice is None and limit_s is None:
@@ -368,7 +368,7 @@ def new_time_limit_s(
 
 
 @lru_cache(maxsize=1024)
-def _joined(one: tuple[NodeName, ...], other: tuple[NodeName, ...]) -> tuple[NodeName, ...]:
+def joined(one: tuple[NodeName, ...], other: tuple[NodeName, ...]) -> tuple[NodeName, ...]:
     """Return the names of both, sorted; a claim is written with them in this order."""
     return tuple(sorted({*one, *other}))
 
