@@ -55,6 +55,12 @@ def is_in_queue(site: Site, job: JobId) -> bool:
     return row.state == "PENDING" and not row.is_held and not row.requested_nodes
 
 
+def is_denied(site: Site, job: JobId) -> bool:
+    """Return whether a job is held again because its partition has denied it its time limit."""
+    is_limited = "PartitionTimeLimit" in waits(site, job)[1]
+    return is_limited and is_unpinned(site, job)
+
+
 def waits(site: Site, job: JobId) -> tuple[str, str]:
     """Return a job's wait reason and remarks in the newest round."""
     line = site.lines()[-1]
@@ -127,11 +133,11 @@ def test_a_job_that_its_partition_does_not_take_holds_no_gpus(site: Site) -> Non
         other = submit(site, "--time=10", gpus=4, throughputs=V100_ONLY)
         eventually(lambda: site.state(other) == "RUNNING", lambda: site.told(other), PROMPT_S)
         for job in (long, more):
-            eventually(lambda job=job: is_unpinned(site, job), lambda job=job: site.told(job))
-        eventually(lambda: "PartitionTimeLimit" in waits(site, long)[1], lambda: site.told(long))
+            eventually(lambda job=job: is_denied(site, job), lambda job=job: site.told(job))
     finally:
         site.run(["scontrol", "update", "PartitionName=main", "MaxTime=INFINITE"])
-    site.until_running(long)
+    # One node is left for the two.
+    eventually(lambda: "RUNNING" in states(site, long, more), lambda: site.told(long, more))
     assert not wait_until(lambda: site.state(other) != "RUNNING", 0.5)
     assert LIMIT_S > PROMPT_S
 
