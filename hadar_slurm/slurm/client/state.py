@@ -23,7 +23,7 @@ from hadar_slurm.slurm.client.updates import Request
 Reservations = Mapping[str, frozenset[NodeName]]
 
 SHOW_RESERVATIONS = ("scontrol", "-a", "show", "reservation", "-o")
-_SHOW_JOBS = ("scontrol", "-a", "show", "job", "-d", "-o")
+SHOW_JOBS = ("scontrol", "-a", "show", "job", "-d", "-o")
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def read_all(runner: Runner) -> SlurmState:
     if not live:
         return SlurmState(queue, nodes, {})
     known = {row.raw_id for row in queue.values()}
-    details = parse.split_job_details(runner.run(_SHOW_JOBS), known)
+    details = parse.split_job_details(runner.run(SHOW_JOBS), known)
     of_row = {row.key: details.get(row.raw_id, "") for row in live}
     pending = [row.key for row in live if row.state == "PENDING"]
     apart = {key for key, detail in of_row.items() if parse.is_set_apart_by_detail(detail)}
@@ -199,6 +199,6 @@ def read_all(runner: Runner) -> SlurmState:
 def _detail(runner: Runner, raw_id: str) -> str:
     """Return the detail line of one job; empty where Slurm has forgotten the job."""
     try:
-        return runner.run([*_SHOW_JOBS, raw_id])
+        return runner.run([*SHOW_JOBS, raw_id])
     except SlurmRefused:
         return ""

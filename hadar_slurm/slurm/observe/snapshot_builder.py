@@ -143,7 +143,8 @@ class SnapshotBuilder:
         self.limits = Limits(throttles, self.ledger)
         self.outcomes = RunOutcomes(self.estimator.records)
         self.checks = ClaimChecks(self.estimator)
-        self.enrolment = Enrolment(self.slurm, self.settings.enrol, self.settings.modes)
+        own = self.settings
+        self.enrolment = Enrolment(self.slurm, own.enrol, own.modes, own.enrolled_of_account)
         self.choices = Choices(self.slurm, self.estimator, self.ledger, self.enrolment)
         self.reports = Reports(self.settings.spool, self.estimator, self.ledger, self.now_s)
 
