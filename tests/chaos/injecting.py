@@ -370,18 +370,18 @@ class Injector:
     def _choose(self, case: Case) -> None:
         if target := self._target(case, lambda job: job.state == "PENDING"):
             _, task = target
-            task.named = self._node(case, task.excluded)
+            task.named = self._node_but(case, task.excluded)
             case.done += f" to {task.named}"
             self._update(case, task, f"ReqNodeList={task.named}")
 
     def _exclude(self, case: Case) -> None:
         if target := self._target(case, lambda job: job.state == "PENDING"):
             _, task = target
-            task.excluded = self._node(case, task.named)
+            task.excluded = self._node_but(case, task.named)
             case.done += f" off {task.excluded}"
             self._update(case, task, f"ExcNodeList={task.excluded}")
 
-    def _node(self, case: Case, other_than: str) -> str:
+    def _node_but(self, case: Case, other_than: str) -> str:
         """Return a node; Slurm starts no job that must have a node which it excludes."""
         nodes = [name for name in self.world.nodes[:4] if name != other_than]
         return nodes[int(case.fault.share * len(nodes))]
