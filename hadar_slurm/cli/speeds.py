@@ -122,7 +122,7 @@ def _claims(credits: Credits, user: str, now_s: float) -> Iterator[Mapping[str, 
                 "user": name,
                 "jobs": credit.jobs,
                 "steps_times": credit.factor(now_s),
-                "throughputs_count": credit.most_off > 1,
+                "throughputs_count": credit.most_off(now_s) > 1,
             }
 
 
