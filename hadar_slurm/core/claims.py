@@ -22,7 +22,7 @@ from hadar_slurm.core.throughput import GangThroughput, Throughputs
 # A given throughput may differ by this factor from what is known.
 MOST_OFF = 2.0
 # A user's claims are multiplied by at most this, and by nothing while they are off by less.
-MOST_CORRECTED, _AS_GOOD_AS_TRUE = 1e4, 1.25
+MOST_CORRECTED, AS_GOOD_AS_TRUE = 1e4, 1.25
 # Each job counts as much as any before it, but never less than this.
 _LEAST_WEIGHT = 0.2
 # After this time what is known of a user's claims counts half.
@@ -148,7 +148,7 @@ class Credit:
         return self._until_s(self.speeds_off)
 
     def _until_s(self, log_off: float) -> float:
-        least = math.log(_AS_GOOD_AS_TRUE)
+        least = math.log(AS_GOOD_AS_TRUE)
         days = math.ceil(_HALF_LIFE_DAYS * math.log2(log_off / least)) if log_off > least else 0
         return self.at_s + days * _DAY_S
 
@@ -213,7 +213,7 @@ def _kept(days: float) -> float:
 
 def _beyond(log_off: float) -> float:
     found = math.exp(log_off)
-    return found if found > _AS_GOOD_AS_TRUE else 1.0
+    return found if found > AS_GOOD_AS_TRUE else 1.0
 
 
 def _log(factor: float) -> float:

@@ -28,6 +28,9 @@ VERSIONS = (1, VERSION)
 
 Line = dict[str, Any]
 
+# The year 9000, which a calendar still knows.
+_LAST_S = 2.2e11
+
 _RULES = asdict(GangRules())
 
 
@@ -162,8 +165,8 @@ def claim_facts(judged: Iterable[Judged], credits: Mapping[str, Credit]) -> Line
     """
     jobs: Line = {}
     for job in judged:
-        numbers = [round(job.claimed_s), round(job.lasted_s)]
-        off = [_short(job.speeds_off)] if job.speeds_off > 1 else []
+        numbers = [round(min(max(1.0, s), _LAST_S)) for s in (job.claimed_s, job.lasted_s)]
+        off = [_short(min(job.speeds_off, _LAST_S))] if job.speeds_off > 1 else []
         jobs.setdefault(job.user, {}).setdefault(job.workload, {})[job.job_id] = numbers + off
     believed = {
         user: {
@@ -178,9 +181,9 @@ def claim_facts(judged: Iterable[Judged], credits: Mapping[str, Credit]) -> Line
 
 
 def judged_of(line: Line) -> list[Judged]:
-    """Return the ended jobs whose claims were judged in a round."""
+    """Return the ended jobs whose claims were judged in a round; ValueError for wrong numbers."""
     return [
-        Judged(JobId(job), user, workload, *map(float, numbers))
+        Judged(JobId(job), user, workload, *map(_positive, numbers))
         for user, workloads in line.get("judged", {}).items()
         for workload, jobs in workloads.items()
         for job, numbers in jobs.items()
@@ -188,13 +191,23 @@ def judged_of(line: Line) -> list[Judged]:
 
 
 def credits_of(line: Line) -> dict[str, Credit]:
-    """Return the users who are believed less, by a line."""
+    """Return the users who are believed less, by a line; ValueError for wrong numbers."""
     return {
         user: Credit(
-            math.log(tree["times"]), math.log(tree["speeds_off"]), tree["jobs"], tree["at_s"]
+            math.log(_positive(tree["times"])),
+            math.log(_positive(tree["speeds_off"])),
+            int(_positive(tree["jobs"])),
+            _positive(tree["at_s"]),
         )
         for user, tree in line.get("credits", {}).items()
     }
+
+
+def _positive(number: float) -> float:
+    """Return a number above 0 that is no larger than a time can be."""
+    if not 0 < number <= _LAST_S:
+        raise ValueError(f"{number!r} is out of range")
+    return float(number)
 
 
 def _short(factor: float) -> float:
