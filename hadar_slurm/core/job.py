@@ -60,6 +60,8 @@ class JobSpec:
     workload: str = ""
     name: str = ""
     user: str = ""
+    # The steps that its user claims, where `total_steps` are others; else 0. Policies ignore it.
+    claimed_steps: int = 0
 
     def __post_init__(self) -> None:
         counts = {"GPUs": self.num_gpus, "total steps": self.total_steps, "copies": self.max_copies}

@@ -171,7 +171,7 @@ class Estimator:
             here = (*here, time_on)
         workload, gpus = workload_of(description, user), description.gpus
         given = description.throughputs
-        most_off = self.credits.of(user).most_off
+        most_off = self.credits.most_off(user)
         key: tuple[object, ...] = (workload, gpus, description.needs, without, most_off)
         key = (*key, *given.items())
         if not given:
@@ -202,7 +202,7 @@ class Estimator:
             {(k, size): GangThroughput(float(v)) for k, v in description.throughputs.items()}
         )
         known = self.table.throughputs(description.workload) or Throughputs()
-        most_off = self.credits.of(user).most_off
+        most_off = self.credits.most_off(user)
         measured = self._measured(description, user)
         return bounded_throughputs(given, known, measured, most_off=most_off)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from hadar_slurm.journal.line import Line
 
-TABLES = ("nodes", "occupied", "jobs", "ended", "plan", "waiting", "forked")
+TABLES = ("nodes", "occupied", "jobs", "ended", "plan", "waiting", "forked", "credits")
 # What a damaged or foreign difference raises when it is applied.
 DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 

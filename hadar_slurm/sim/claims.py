@@ -100,13 +100,14 @@ class ClaimsBackend:
         fastest = self._spec(spec, claim, claim.total_steps, seen).throughputs.best(
             self.world.cluster.gpus_by_type, spec.num_gpus
         )
-        claimed = claim.total_steps * self._credits.of(spec.user).factor(self.world.now_s)
+        times = self._credits.of(spec.user).factor(self.world.now_s)
+        done, limit_s = job.progress.steps_done, claim.limit_s
         # A requeued job has its whole limit again.
-        return believed_steps(claimed, job.progress.steps_done, claim.limit_s, fastest)[0]
+        return believed_steps(claim.total_steps, done, limit_s, fastest, times=times)[0]
 
     def _spec(self, spec: JobSpec, claim: Claim, steps: int, seen: Throughputs) -> JobSpec:
         """Return the spec as claimed; the same object while nothing has changed."""
-        most_off = self._credits.of(spec.user).most_off
+        most_off = self._credits.of(spec.user).most_off(self.world.now_s)
         key = (spec.job_id, steps, seen, most_off)
         if key not in self._specs:
             throughputs = claim.throughputs

@@ -11,6 +11,7 @@ from operator import itemgetter
 from hadar_slurm.core.cluster import Cluster, GpuType
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.journal import Line, job_of, snapshot_of, throughputs_of
+from hadar_slurm.status.claims import Claims, ClaimsSeen
 from hadar_slurm.status.status import HeldGpus, use_by
 
 _HOUR_S = 3600.0
@@ -51,6 +52,7 @@ class Report:
     decision_s_p50: float
     decision_s_max: float
     gpu_hours: Mapping[GpuType, GpuHours]
+    claims: Claims
 
 
 @dataclass
@@ -72,6 +74,7 @@ class Reporter:
     _hours: dict[GpuType, GpuHours] = field(default_factory=dict)
     _open: list[Line] = field(default_factory=list)
     _held: dict[str, HeldGpus] = field(default_factory=dict)
+    _claims: ClaimsSeen = field(default_factory=ClaimsSeen)
     # The last line that observed anything.
     _seen: Line | None = None
 
@@ -91,6 +94,7 @@ class Reporter:
         self._failed += bool(line["errors"])
         self._errors.update(line["errors"])
         self._decisions_s.append(float(line["durations_s"].get("plan", 0.0)))
+        self._claims.add(line)
         self._actions.update(map(itemgetter("do", "status"), line["actions"]))
         if "jobs" not in line:
             return
@@ -165,4 +169,5 @@ class Reporter:
             decision_s_p50=statistics.median(self._decisions_s),
             decision_s_max=max(self._decisions_s),
             gpu_hours=dict(sorted(self._hours.items())),
+            claims=self._claims.found(self._span_s[1]),
         )

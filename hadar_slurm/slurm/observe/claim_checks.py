@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from hadar_slurm.core.claims import believed_steps
+from hadar_slurm.core.claims import Judged, believed_steps
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import JobSpec
@@ -33,6 +33,12 @@ class ClaimChecks:
 
     estimator: Estimator
     _counted: set[JobId] = field(default_factory=set)
+    _judged: list[Judged] = field(default_factory=list)
+
+    def take_judged(self) -> list[Judged]:
+        """Return the jobs judged since the last call."""
+        judged, self._judged = self._judged, []
+        return judged
 
     def believed(
         self,
@@ -58,14 +64,13 @@ class ClaimChecks:
             left_s = max(0.0, left_s - ran_s)
             by_time = ran_s * gang.throughput(speeds)
             done = max(done, by_time if by_time > _OUTLIVED * claimed else 0.0)
-        factor = self.estimator.credits.of(row.user).factor(now_s)
+        times = self.estimator.credits.of(row.user).factor(now_s)
         fastest = speeds.best(speeds.gpu_types, spec.num_gpus)
-        total, doubt = believed_steps(claimed * factor, done, left_s, fastest)
-        if factor > 1 and not doubt:
-            doubt = f"its owner's jobs took {factor:.1f} times as long as claimed: planned so"
+        total, doubt = believed_steps(claimed, done, left_s, fastest, times=times)
         if total == spec.total_steps:
             return spec, doubts
-        return replace(spec, total_steps=total), (*doubts, *([doubt] if doubt else []))
+        spec = replace(spec, total_steps=total, claimed_steps=spec.total_steps)
+        return spec, (*doubts, *([doubt] if doubt else []))
 
     def see_ended(self, row: QueueRow, description: Description, gpu_type: str) -> None:
         """Learn from a job that Slurm shows as completed, of which all runs but one are known."""
@@ -88,6 +93,8 @@ class ClaimChecks:
         off = max(said / steps_per_s, steps_per_s / said) if said > 0 else 1.0
         claimed_s = max(1.0, description.steps / steps_per_s)
         self.estimator.credits.learn(row.user, claimed_s, lasted_s, row.ended_s, speeds_off=off)
+        job = Judged(row.key, row.user, description.workload, claimed_s, lasted_s, off)
+        self._judged.append(job)
 
     def keep(self, jobs: Collection[JobId]) -> None:
         """Forget all jobs but these."""

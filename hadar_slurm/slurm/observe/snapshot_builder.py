@@ -176,6 +176,7 @@ class SnapshotBuilder:
     def _count_runs(self, described: Iterable[tuple[QueueRow, Description | None]]) -> None:
         """Learn from the jobs' runs which GPU types suit their workloads, before any is placed."""
         self.estimator.records.expire(self.now_s())
+        self.estimator.credits.now_s = self.now_s()
         for row, description in described:
             # Copies of a forked job end and restart one by one, each on another type.
             if description is None or description.copies > 1 or row.state == "PENDING":
@@ -187,7 +188,9 @@ class SnapshotBuilder:
             else:
                 claim, cluster = self.ledger[row.key], self._state.cluster
                 self.outcomes.see_ended(row, description, claim, report, cluster)
-                self.checks.see_ended(row, description, self.outcomes.type_of(row))
+                # All modes learn for the same users.
+                if self.settings.modes.of(row.partition) is self.mode:
+                    self.checks.see_ended(row, description, self.outcomes.type_of(row))
         self.outcomes.keep(self._state.queue.keys())
         self.checks.keep(self._state.queue.keys())
 
