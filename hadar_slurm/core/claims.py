@@ -8,7 +8,9 @@ Whatever is claimed,
 * a given throughput is within a factor `MOST_OFF` of what is known of the workload on the type;
   one measured in a place replaces what is given for it;
 * a user whose former jobs outlived their claims is believed less (`Credit`): steps claimed are
-  multiplied by as much, and after wrong throughputs what is known counts alone.
+  multiplied by as much, and after wrong throughputs what is known counts alone;
+* a user's claims are proven once a job has taken as long as claimed, until the next that has not.
+  Policy `hadar` ranks jobs of other users by what Slurm enforces: the time limit left.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ _LEAST_WEIGHT = 0.2
 _DAY_S, _HALF_LIFE_DAYS = 86400.0, 30.0
 # A job that has done this many times the steps claimed outlives its claim; others may be saving.
 _OUTLIVED = 1.01
+# What is left of a time limit is at most this, also without one.
+_LONGEST_LIMIT_S = 1e9
 # More steps than this are never planned with.
 _MOST_STEPS = 10**18
 _NONE = Throughputs()
@@ -151,6 +155,11 @@ class Credit:
         least = math.log(AS_GOOD_AS_TRUE)
         days = math.ceil(_HALF_LIFE_DAYS * math.log2(log_off / least)) if log_off > least else 0
         return self.at_s + days * _DAY_S
+
+    def limit_left_s(self, left_s: float, now_s: float) -> float | None:
+        """Return what is left of a job's time limit, inf without one, where claims are unproven."""
+        is_proven = self.jobs and self.factor(now_s) == 1.0 == self.speeds_factor(now_s)
+        return None if is_proven else min(left_s, _LONGEST_LIMIT_S)
 
     def _kept(self, now_s: float) -> float:
         """Return what is left by whole days, so that plans and the journal change once a day."""

@@ -163,6 +163,9 @@ class Job:
     left_out: bool = False
     # Slurm's account; "" where there is none, as in simulations.
     account: str = ""
+    # The seconds until its time limit, where its owner's claims are not proven (core/claims.py):
+    # between users it is ranked by these. None: by its work.
+    limit_left_s: float | None = None
 
     @property
     def job_id(self) -> JobId:

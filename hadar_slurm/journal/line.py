@@ -113,6 +113,7 @@ def _job(job: Job) -> Line:
         "remarks": list(job.remarks) or None,
         "pinned": job.is_pinned or None,
         "left_out": job.left_out or None,
+        "limit_left_s": None if job.limit_left_s is None else round(job.limit_left_s),
     }
     return {
         "phase": str(job.phase),
@@ -255,6 +256,7 @@ def job_of(name: str, tree: Line) -> Job:
         bool(tree.get("pinned", False)),
         tree.get("left_out", False),
         tree.get("account", ""),
+        tree.get("limit_left_s"),
     )
 
 

@@ -76,7 +76,16 @@ class ClaimsBackend:
             steps = self._steps(job, claim, seen)
         elif progress.steps_done > steps:
             progress = Progress(float(steps), progress.restarts, progress.service_by_type)
-        return replace(job, spec=self._spec(job.spec, claim, steps, seen), progress=progress)
+        spec = self._spec(job.spec, claim, steps, seen)
+        return replace(job, spec=spec, progress=progress, limit_left_s=self._limit_left_s(job))
+
+    def _limit_left_s(self, job: Job) -> float | None:
+        """Return what is left of a time limit, as if the job had never been requeued."""
+        if not self.is_bounded:
+            return None
+        ran_s = job.progress.service_gpu_s / job.spec.num_gpus
+        left_s = max(0.0, self.claims[job.job_id].limit_s - ran_s)
+        return self._credits.of(job.spec.user).limit_left_s(left_s, self.world.now_s)
 
     def _learn(self, spec: JobSpec, now_s: float) -> None:
         """Compare the claim of a job that has ended with what it did, on the types that it had."""

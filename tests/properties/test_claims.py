@@ -134,6 +134,20 @@ def test_credit_makes_no_claim_smaller(offs: list[float]) -> None:
     assert 1.0 <= credit.factor(0.0) <= max(1.0, *offs) * ROUNDING
 
 
+@given(st.lists(st.booleans(), max_size=12))
+def test_claims_are_proven_by_true_jobs_and_not_after_a_lie(history: list[bool]) -> None:
+    """Until then a time limit counts, that of a job without one as very long."""
+    credit = Credit()
+    for is_true in history:
+        credit = credit.after(1.0, 1.0 if is_true else 100.0, 0.0)
+    found = credit.limit_left_s(60.0, 0.0)
+    if not history or not history[-1]:
+        assert found == 60.0
+        assert credit.limit_left_s(math.inf, 0.0) == 1e9
+    elif all(history):
+        assert found is None
+
+
 def test_credit_is_won_back() -> None:
     """After twenty true claims, or a year, a liar is believed; what is nearly true always is."""
     liar = Credit().after(1.0, 100.0, 0.0)

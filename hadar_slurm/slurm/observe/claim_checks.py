@@ -59,9 +59,9 @@ class ClaimChecks:
             return spec, doubts
         claimed, speeds, left_s = float(spec.total_steps), spec.throughputs, limit_s or math.inf
         done = float(report.steps_done) if report else 0.0
-        if gang is not None and row.state == "RUNNING":
-            ran_s = max(0.0, now_s - row.started_s)
-            left_s = max(0.0, left_s - ran_s)
+        ran_s = _ran_s(row, now_s)
+        left_s = max(0.0, left_s - ran_s)
+        if gang is not None and ran_s:
             by_time = ran_s * gang.throughput(speeds)
             done = max(done, by_time if by_time > _OUTLIVED * claimed else 0.0)
         times = self.estimator.credits.of(row.user).factor(now_s)
@@ -71,6 +71,15 @@ class ClaimChecks:
             return spec, doubts
         spec = replace(spec, total_steps=total, claimed_steps=spec.total_steps)
         return spec, (*doubts, *([doubt] if doubt else []))
+
+    def limit_left_s(
+        self, row: QueueRow, description: Description, limit_s: float, now_s: float
+    ) -> float | None:
+        """Return what is left of a job's time limit, 0 for none, while its claims are unproven."""
+        if not (description.steps or description.throughputs):
+            return None
+        left_s = max(0.0, (limit_s or math.inf) - _ran_s(row, now_s))
+        return self.estimator.credits.of(row.user).limit_left_s(left_s, now_s)
 
     def see_ended(self, row: QueueRow, description: Description, gpu_type: str) -> None:
         """Learn from a job that Slurm shows as completed, of which all runs but one are known."""
@@ -99,3 +108,7 @@ class ClaimChecks:
     def keep(self, jobs: Collection[JobId]) -> None:
         """Forget all jobs but these."""
         self._counted.intersection_update(jobs)
+
+
+def _ran_s(row: QueueRow, now_s: float) -> float:
+    return max(0.0, now_s - row.started_s) if row.state == "RUNNING" else 0.0

@@ -442,6 +442,7 @@ class SnapshotBuilder:
             ),
             is_pinned,
             account=row.account,
+            limit_left_s=self.checks.limit_left_s(row, description, owners_s, self.now_s()),
         )
 
     def _dependent(self, row: QueueRow, description: Description) -> Job:

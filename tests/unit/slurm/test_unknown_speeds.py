@@ -184,6 +184,19 @@ def test_a_job_that_reports_nothing_outlives_its_claim_by_the_clock(cluster: Clu
     assert seen(backend, job).steps_left >= 1400
 
 
+def test_until_a_job_took_as_long_as_claimed_the_time_limit_counts(cluster: Cluster) -> None:
+    """What is left of the limit goes with a job that claims something, until its owner is known."""
+    given = {"v100": 1.0, "k80": 1.0}
+    backend = cluster.backend()
+    nothing_claimed = cluster.submit()
+    assert seen(backend, nothing_claimed).limit_left_s is None
+    job = cluster.submit(steps=10_000, throughputs=given)
+    assert seen(backend, job).limit_left_s == pytest.approx(1e9)
+    cluster.slurm.advance(10_100.0)
+    job = cluster.submit(steps=10_000, throughputs=given)
+    assert seen(backend, job).limit_left_s is None
+
+
 def test_who_claims_too_little_is_believed_less_the_next_time(cluster: Cluster) -> None:
     """A completed job that took ten times as long as claimed multiplies the next claim by ten."""
     given = {"v100": 1.0, "k80": 1.0}
