@@ -157,9 +157,12 @@ class Credit:
         return self.at_s + days * _DAY_S
 
     def limit_left_s(self, left_s: float, now_s: float) -> float | None:
-        """Return what is left of a job's time limit, inf without one, where claims are unproven."""
+        """Return what is left of a job's time limit, inf without one, where claims are unproven.
+
+        It is rounded up by a sixteenth or less, so that the journal does not change every round.
+        """
         is_proven = self.jobs and self.factor(now_s) == 1.0 == self.speeds_factor(now_s)
-        return None if is_proven else min(left_s, _LONGEST_LIMIT_S)
+        return None if is_proven else _rounded_up(min(left_s, _LONGEST_LIMIT_S))
 
     def _kept(self, now_s: float) -> float:
         """Return what is left by whole days, so that plans and the journal change once a day."""
@@ -218,6 +221,12 @@ _NEW = Credit()
 
 def _kept(days: float) -> float:
     return float(0.5 ** (days / _HALF_LIFE_DAYS))
+
+
+def _rounded_up(number: float) -> float:
+    """Return the next number of five binary digits."""
+    unit = 2.0 ** (math.frexp(number)[1] - 5)
+    return math.ceil(number / unit) * unit
 
 
 def _beyond(log_off: float) -> float:

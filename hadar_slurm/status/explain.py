@@ -68,6 +68,9 @@ class Explanation:
     # Gangs by copy.
     held: Mapping[str, Mapping[str, Mapping[str, int]]]
     remarks: tuple[str, ...] = ()
+    # Policy hadar ranks it by its time limit beside other users' jobs: no claim of its owner is
+    # proven.
+    goes_by_limit: bool = False
     # The steps that its user claims, where `steps_total` are others; else 0.
     claimed_steps: int = 0
     # Why its user is believed less, and until when; None: as any other.
@@ -81,6 +84,12 @@ class Explanation:
     expected: Expected | None = None
     # The start if the job could checkpoint; None if it already can.
     if_moved: Expected | None = None
+
+
+def _is_shared(policy: Policy, snapshot: Snapshot) -> bool:
+    """Return whether two users or more have jobs, and share by the policy."""
+    users = {job.spec.user for job in snapshot.jobs if job.spec.user}
+    return getattr(policy, "user_shares", 0.0) > 0 and len(users) > 1
 
 
 def explain(
@@ -119,6 +128,7 @@ def explain(
         choices=_choices(line, snapshot, job),
         held={str(number): gang_tree(gang) for number, gang in job.allocation.copies},
         remarks=job.remarks,
+        goes_by_limit=job.limit_left_s is not None and _is_shared(policy, snapshot),
         claimed_steps=job.spec.claimed_steps,
         believed_less=_believed_less(line, snapshot.now_s, job.spec.user),
         forked=forked_of(line, job_id),

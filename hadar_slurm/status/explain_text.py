@@ -64,6 +64,9 @@ def print_explanation(
     console.print(f"job {found.job}: {found.state}, {shown}, by {when}, policy {found.policy}")
     for text in (*([found.reason] if found.reason else ()), *found.remarks):
         console.print(f"Hadar: {text}", markup=False)
+    if found.goes_by_limit:
+        unproven = "no claim of its owner is proven yet"
+        console.print(f"{unproven}: beside other users' jobs it goes by its time limit")
     if found.claimed_steps:
         claimed, planned = f"{found.claimed_steps:,}", f"{found.steps_total:,}"
         console.print(f"{claimed} steps claimed, planned with {planned}")

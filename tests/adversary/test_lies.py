@@ -40,7 +40,7 @@ ROUND_S = 1.0
 # What hadar-sbatch, two polls and Slurm's start of a job may take longer in one twin.
 POLLING_S = 10.0
 TASKS = 50
-LIMITS_S = {"immovable": 3600.0, "short": 300.0, "array": 3600.0, "honest": 240.0}
+LIMITS_S = {"immovable": 3600.0, "short": 900.0, "array": 3600.0, "honest": 720.0}
 UNTIL = "((step < total_steps))"
 TRAIN = job_template("bash_trap.sbatch").read_text().replace(UNTIL, '[[ ! -e "$1" ]]')
 TRUE_SPEED = "v100=10,k80=10"
@@ -53,8 +53,8 @@ SUBMISSIONS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...
         (f"--hadar-throughput={LYING_SPEED}", "--hadar-steps=1"),
     ),
     "short": (
-        ("--gpus=4", "--time=5", f"--hadar-throughput={TRUE_SPEED}", "--hadar-checkpoint=yes"),
-        ("--hadar-steps=2900",),
+        ("--gpus=4", "--time=15", f"--hadar-throughput={TRUE_SPEED}", "--hadar-checkpoint=yes"),
+        ("--hadar-steps=8900",),
         ("--hadar-steps=1000000000000000",),
     ),
     "array": (
@@ -169,8 +169,13 @@ def truth(stage: Stage) -> Twin:
 def play(stage: Stage, lie: str) -> Twin:
     """Play one twin; `lie`: the submission with false claims."""
     with stage.new_hadard(f"lie-{lie or 'none'}") as site:
-        own = ("--gpus=4", "--time=4", f"--hadar-throughput={TRUE_SPEED}", "--hadar-checkpoint=yes")
-        own = (*own, "--hadar-steps=2000")
+        own = (
+            "--gpus=4",
+            "--time=12",
+            f"--hadar-throughput={TRUE_SPEED}",
+            "--hadar-checkpoint=yes",
+        )
+        own = (*own, "--hadar-steps=6900")
         honest = [stage.submit(stage.honest, *own) for _ in range(2)]
         site.until_running(*honest)
         eventually(lambda: all(_may_move(site, job) for job in honest), lambda: site.told(*honest))
