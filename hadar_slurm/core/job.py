@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from math import inf
 from typing import NamedTuple
 
 from hadar_slurm.core.cluster import GpuType, JobId, NodeName
@@ -60,6 +61,8 @@ class JobSpec:
     workload: str = ""
     name: str = ""
     user: str = ""
+    # Steps that fit its time limit; known in simulations only.
+    limit_steps: float = inf
 
     def __post_init__(self) -> None:
         counts = {"GPUs": self.num_gpus, "total steps": self.total_steps, "copies": self.max_copies}

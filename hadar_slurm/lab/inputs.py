@@ -16,7 +16,9 @@ from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.core.throughput import ThroughputTable, parse_table
 from hadar_slurm.errors import ConfigError, TraceError, UsageError
+from hadar_slurm.lab.study.experiment import LIMIT
 from hadar_slurm.lab.traces.cluster import is_cluster_file, parse_cluster, parse_cluster_file
+from hadar_slurm.lab.traces.limits import have_limits
 from hadar_slurm.lab.traces.load import DEFAULT_REFERENCE, check_fits, parse_trace, without_unfit
 from hadar_slurm.lab.traces.restart import RestartCosts
 from hadar_slurm.lab.traces.workload import GENERATORS, generate
@@ -33,6 +35,13 @@ SpeedsOption = Annotated[
 ]
 UnfitOption = Annotated[
     bool, typer.Option(help="Skip jobs that can never run on the cluster, with a message.")
+]
+LimitsOption = Annotated[
+    str,
+    typer.Option(
+        help="Time limits of traces that have none: the median of limit over duration, and the "
+        "share of the jobs at the longest limit: 5x,40%."
+    ),
 ]
 GENERATE = "generate:"
 # The value does not matter where a load is given: all gaps are scaled.
@@ -126,6 +135,14 @@ def read_workload(
             check_fits(trace, cluster, rules)
     notes = [f"{text}: {part}" for part in (*trace.skipped, *trace.notes)]
     return _with_costs(trace.jobs, reading.costs), notes
+
+
+def check_limits(sizes: str, name: str, specs: Sequence[JobSpec]) -> None:
+    """Raise UsageError if sizes are the time limits, and no job of a workload has one."""
+    if sizes == LIMIT and not have_limits(specs):
+        raise UsageError(
+            f"--sizes {LIMIT}: {name} has no time limits; give --limits, such as 5x,40%"
+        )
 
 
 def _with_costs(specs: Sequence[JobSpec], costs: RestartCosts) -> list[JobSpec]:

@@ -36,6 +36,7 @@ from hadar_slurm.lab.study import occupancy
 from hadar_slurm.lab.study.bounds import Bounds, bounds, forking_bound_s
 from hadar_slurm.lab.study.experiment import ORACLE, ExperimentSettings, Result, run_experiment
 from hadar_slurm.lab.study.provenance import code_digest, machine, versions
+from hadar_slurm.lab.traces.limits import Limits, have_limits
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.sim.claims import Claim
@@ -121,9 +122,10 @@ class Cell:
 
     @property
     def policy_name(self) -> str:
-        """Return the policy, with its knowledge of throughputs and its shares where not usual."""
+        """Return the policy, with its knowledge and its shares where not usual."""
         speeds, shares = self.settings.speeds, self.user_shares
         notes = [] if speeds == ORACLE else [speeds]
+        notes += [] if self.settings.sizes == ORACLE else [f"sizes {self.settings.sizes}"]
         notes += [] if shares is None else [f"user_shares {shares:g}"]
         return f"{self.policy} ({', '.join(notes)})" if notes else self.policy
 
@@ -180,6 +182,22 @@ def scale_to_load(specs: Sequence[JobSpec], cluster: Cluster, load: float) -> li
         raise UsageError(f"--load {load:g}: a job runs on no GPU type of the cluster")
     factor = least_s / (len(specs) * load / 100.0) * (len(specs) - 1) / span_s
     return [replace(spec, submitted_s=(spec.submitted_s - first_s) * factor) for spec in specs]
+
+
+def with_limits(
+    jobs: StudyWorkload, cluster: Cluster, limits: Limits | None, seeds: Sequence[int] | None
+) -> list[StudyWorkload]:
+    """Return a workload with time limits drawn from its seed, or once from each of `seeds`.
+
+    As it is without `limits`, or if it has its own.
+    """
+    if limits is None or have_limits(jobs.specs):
+        return [jobs]
+    types = cluster.gpus_by_type
+    return [
+        replace(jobs, specs=tuple(limits.drawn(jobs.specs, types, seed)), seed=seed)
+        for seed in ((seeds or (0,)) if jobs.seed is None else (jobs.seed,))
+    ]
 
 
 def run_cell(cell: Cell, *, on_progress: Callable[[int], None] | None = None) -> Record:

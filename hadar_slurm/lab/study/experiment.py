@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hadar_slurm.core.cluster import Cluster, JobId
+from hadar_slurm.core.durations import Durations
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.engine.backend import Backend
@@ -27,10 +28,13 @@ from hadar_slurm.policies.policy import Policy
 from hadar_slurm.sim.backend import GAVEL_RULES, Failure, SimBackend
 from hadar_slurm.sim.claims import Claim, ClaimsBackend
 from hadar_slurm.sim.learning import LearningBackend
+from hadar_slurm.sim.sizes import SizesBackend
 
 RULES = ("hadar", "gavel")
 ORACLE = "oracle"
 SPEEDS = (ORACLE, "learned", "prior", "none")
+LIMIT = "limit"
+SIZES = (ORACLE, LIMIT, "learned", "prior")
 
 # Relative rounding error of sums over a long run.
 _ROUNDING = 1e-6
@@ -50,6 +54,10 @@ class ExperimentSettings:
     # Standard deviation of the logarithm of measurements, drawn from `seed`.
     noise: float = 0.05
     seed: int = 0
+    # Sizes known to policies: true (oracle), as many steps as fit the time limit (limit), learned
+    # from the jobs that end and that train (learned), or what would be known of the first of all
+    # jobs (prior).
+    sizes: str = ORACLE
     # Whether what users claim of their jobs is bounded before policies see it, as by hadard.
     bounds_claims: bool = True
 
@@ -58,6 +66,8 @@ class ExperimentSettings:
             raise ConfigError(f"rules {self.rules!r}: expected one of {', '.join(RULES)}")
         if self.speeds not in SPEEDS:
             raise ConfigError(f"speeds {self.speeds!r}: expected one of {', '.join(SPEEDS)}")
+        if self.sizes not in SIZES:
+            raise ConfigError(f"sizes {self.sizes!r}: expected one of {', '.join(SIZES)}")
         if self.failures and self.rules != "hadar":
             raise ConfigError("Gavel's rules have no node failures; omit them")
 
@@ -179,6 +189,16 @@ def _as_known(
     world: SimBackend, settings: ExperimentSettings, claims: Mapping[JobId, Claim]
 ) -> Backend:
     """Return the world as policies may know it."""
+    known = _with_speeds(world, settings, claims)
+    if settings.sizes == ORACLE:
+        return known
+    durations = None if settings.sizes == LIMIT else Durations()
+    return SizesBackend(known, world, durations, learns=settings.sizes == "learned")
+
+
+def _with_speeds(
+    world: SimBackend, settings: ExperimentSettings, claims: Mapping[JobId, Claim]
+) -> Backend:
     if claims:
         return ClaimsBackend(world, claims, is_bounded=settings.bounds_claims)
     if settings.speeds == ORACLE:
