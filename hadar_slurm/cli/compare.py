@@ -15,6 +15,7 @@ from hadar_slurm.cli.completing import CLUSTER, AveragingOption, CopiesOption, o
 from hadar_slurm.lab.checks import at_least_one
 from hadar_slurm.lab.comparison import cells_of, check_done, choices_by, comparison_of, scenario_by
 from hadar_slurm.lab.inputs import (
+    HistoryOption,
     LimitsOption,
     ReferenceOption,
     SpeedsOption,
@@ -70,6 +71,7 @@ def compare(
         some_of(SIZES, f"What policies know of jobs' sizes, one or more of {', '.join(SIZES)}."),
     ] = ORACLE,
     limits: LimitsOption = "",
+    history: HistoryOption = "",
     round_seconds: Annotated[float, typer.Option(help="Seconds per round.")] = 360.0,
     restart_seconds: Annotated[
         str | None,
@@ -123,6 +125,7 @@ def compare(
         speeds=speeds,
         sizes=sizes,
         limits=limits,
+        history=history,
         round_seconds=round_seconds,
         restart_seconds=restart_seconds,
         copies=copies,

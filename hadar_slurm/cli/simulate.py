@@ -13,6 +13,7 @@ from hadar_slurm.cli.completing import CLUSTER, AveragingOption, CopiesOption, o
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.lab.checks import at_least_one, check_choice, number_of
 from hadar_slurm.lab.inputs import (
+    HistoryOption,
     LimitsOption,
     ReferenceOption,
     SpeedsOption,
@@ -22,6 +23,7 @@ from hadar_slurm.lab.inputs import (
     check_limits,
     complete_workload,
     read_cluster,
+    read_history,
     read_table,
     read_workload,
 )
@@ -85,6 +87,7 @@ def simulate(
         ),
     ] = ORACLE,
     limits: LimitsOption = "",
+    history: HistoryOption = "",
     round_seconds: Annotated[float, typer.Option(help="Seconds per round.")] = 360.0,
     restart_seconds: Annotated[
         str | None,
@@ -144,7 +147,8 @@ def simulate(
     settings = ExperimentSettings(
         round_s=round_seconds, rules=rules, failures=failures, speeds=speeds, sizes=sizes, seed=seed
     )
-    result = run_with_bar(specs, nodes, policy, utility, settings, journal)
+    before = read_history(history, reading, seed)
+    result = run_with_bar(specs, nodes, policy, utility, settings, journal, before)
     if as_json:
         print(json.dumps(as_tree(result, least), indent=2))
     else:

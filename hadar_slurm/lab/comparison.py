@@ -20,6 +20,7 @@ from hadar_slurm.lab.inputs import (
     check_limits,
     is_generated,
     read_cluster,
+    read_history,
     read_table,
     read_workload,
     workload_label,
@@ -33,6 +34,7 @@ from hadar_slurm.lab.study.compare import (
     with_limits,
 )
 from hadar_slurm.lab.study.experiment import (
+    LEARNED,
     ORACLE,
     RULES,
     SIZES,
@@ -106,6 +108,7 @@ def cells_of(
     speeds: str,
     sizes: str,
     limits: str,
+    history: str,
     round_seconds: float,
     restart_seconds: str | None,
     copies: int | None,
@@ -113,7 +116,7 @@ def cells_of(
 ) -> list[Cell]:
     """Return the runs of a scenario, or of traces with the command's options; print notes."""
     table, say = read_table(throughputs), partial(_say, console)
-    choices = with_sizes(choices, sizes, limits)
+    choices = with_sizes(choices, sizes, limits, history)
     nodes = read_cluster(cluster, gpus_per_node=gpus_per_node)
     chosen_rules = choices_of("--rules", rules, RULES)
     reading = TraceOptions(
@@ -127,6 +130,8 @@ def cells_of(
     if scenario:
         if choices.sizes != (ORACLE,) and not scenario.takes_lists:
             raise UsageError(f"--sizes: scenario {scenario.name} has sizes of its own")
+        if choices.history:
+            raise UsageError(f"--history: scenario {scenario.name} takes none")
         own_rules = replace(reading, rules=(GangRules(),))
         given = read_workload_lists(traces, own_rules, first=choices.first, say=say)
         return scenario.cells(replace(choices, workloads=given), table)
@@ -155,12 +160,14 @@ def cells_of(
     return cells
 
 
-def with_sizes(choices: Choices, sizes: str, limits: str) -> Choices:
-    """Return the choices with the sources of sizes, and the limits of jobs without any."""
+def with_sizes(choices: Choices, sizes: str, limits: str, history: str) -> Choices:
+    """Return the choices with the sources of sizes, limits of jobs without any, and a history."""
     chosen, drawn = choices_of("--sizes", sizes, SIZES), parse_limits(limits)
     if drawn and set(chosen) <= {ORACLE}:
         raise UsageError(f"--limits {limits}: limits are not used; give --sizes limit or learned")
-    return replace(choices, sizes=tuple(chosen), limits=drawn)
+    if history and LEARNED not in chosen:
+        raise UsageError(f"--history {history}: it is not used; give --sizes learned")
+    return replace(choices, sizes=tuple(chosen), limits=drawn, history=history)
 
 
 def _say(console: Console, text: str) -> None:
@@ -179,7 +186,12 @@ def _drawn(
             specs, said = draw(text, reading, first=choices.first)
             for part in said:
                 say(part)
-            jobs = StudyWorkload(name=workload_label(text), specs=tuple(specs), seed=seed)
+            jobs = StudyWorkload(
+                name=workload_label(text),
+                specs=tuple(specs),
+                seed=seed,
+                history=tuple(read_history(choices.history, reading, seed or 0)),
+            )
             yield from with_limits(jobs, reading.cluster, choices.limits, choices.seeds)
 
 

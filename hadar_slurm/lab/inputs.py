@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,8 @@ LimitsOption = Annotated[
     ),
 ]
 GENERATE = "generate:"
+# Added to the seed of a workload for that of a history.
+_BEFORE = 10_000
 # The value does not matter where a load is given: all gaps are scaled.
 _GAP_S = 60.0
 _GENERATED = re.compile(r"([a-z]+)([0-9]+)")
@@ -98,6 +101,16 @@ def complete_workload(incomplete: str) -> list[str]:
     return [name for name in names if incomplete and name.startswith(incomplete)]
 
 
+HistoryOption = Annotated[
+    str,
+    typer.Option(
+        help="Jobs that have ended before, for learned sizes: a workload as TRACE; a generated "
+        "one is drawn from another seed.",
+        autocompletion=complete_workload,
+    ),
+]
+
+
 def workload_label(text: str) -> str:
     """Return the name of a workload in tables."""
     return text.removeprefix(GENERATE) if is_generated(text) else Path(text).stem
@@ -135,6 +148,17 @@ def read_workload(
             check_fits(trace, cluster, rules)
     notes = [f"{text}: {part}" for part in (*trace.skipped, *trace.notes)]
     return _with_costs(trace.jobs, reading.costs), notes
+
+
+def read_history(text: str, reading: TraceOptions, seed: int) -> list[JobSpec]:
+    """Return the jobs of a workload that has ended before ("": none); without their limits.
+
+    A generated one is drawn from another seed than a workload of `seed`.
+    """
+    if not text:
+        return []
+    specs, _ = read_workload(text, replace(reading, leaves_out_unfit=True), seed=_BEFORE + seed)
+    return [replace(spec, limit_steps=math.inf) for spec in specs]
 
 
 def check_limits(sizes: str, name: str, specs: Sequence[JobSpec]) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.claims import believed_steps
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.core.durations import Durations
 from hadar_slurm.core.job import Job, JobSpec, Phase
 from hadar_slurm.core.snapshot import Snapshot
@@ -91,6 +91,16 @@ class SizesBackend:
     def _best(self, spec: JobSpec) -> float:
         best = spec.throughputs.best(self.world.cluster.gpus_by_type, spec.num_gpus)
         return best if best > 0 else 1.0
+
+
+def learned_from(specs: Iterable[JobSpec], gpu_types: Collection[GpuType]) -> Durations:
+    """Return what jobs say that have ended before, with their true sizes; each on these types."""
+    known = Durations()
+    for spec in specs:
+        best = spec.throughputs.best(gpu_types, spec.num_gpus)
+        if best > 0:
+            known.end(spec.job_id, work_of(spec), spec.total_steps / best)
+    return known
 
 
 def work_of(spec: JobSpec) -> Work:

@@ -71,6 +71,8 @@ class StudyWorkload:
     family: str = ""
     # What users claim of jobs, where that is not what the jobs are.
     claims: tuple[tuple[JobId, Claim], ...] = ()
+    # Jobs that have ended before.
+    history: tuple[JobSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,8 @@ class Cell:
     @cached_property
     def key(self) -> str:
         """Return a digest of all inputs of the run."""
-        specs = _specs_digest(self.workload.specs), self.workload.claims
+        jobs = self.workload
+        specs = _specs_digest(jobs.specs), jobs.claims, _specs_digest(jobs.history)
         code = [run_experiment.__module__, type(self.make_policy()).__module__]
         programs = sorted(versions().items()), code_digest(code)
         policy = self.policy, self.user_shares
@@ -221,6 +224,7 @@ def run_cell(cell: Cell, *, on_progress: Callable[[int], None] | None = None) ->
             cell.make_policy(),
             cell.settings,
             claims=dict(cell.workload.claims),
+            history=cell.workload.history,
             on_progress=on_progress,
         )
         record |= _figures(cell, result, limits)

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hadar_slurm.core.cluster import Cluster, JobId
-from hadar_slurm.core.durations import Durations
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.engine.backend import Backend
@@ -28,13 +27,13 @@ from hadar_slurm.policies.policy import Policy
 from hadar_slurm.sim.backend import GAVEL_RULES, Failure, SimBackend
 from hadar_slurm.sim.claims import Claim, ClaimsBackend
 from hadar_slurm.sim.learning import LearningBackend
-from hadar_slurm.sim.sizes import SizesBackend
+from hadar_slurm.sim.sizes import SizesBackend, learned_from
 
 RULES = ("hadar", "gavel")
 ORACLE = "oracle"
 SPEEDS = (ORACLE, "learned", "prior", "none")
-LIMIT = "limit"
-SIZES = (ORACLE, LIMIT, "learned", "prior")
+LIMIT, LEARNED = "limit", "learned"
+SIZES = (ORACLE, LIMIT, LEARNED, "prior")
 
 # Relative rounding error of sums over a long run.
 _ROUNDING = 1e-6
@@ -144,12 +143,14 @@ def run_experiment(
     settings: ExperimentSettings | None = None,
     *,
     claims: Mapping[JobId, Claim] | None = None,
+    history: Sequence[JobSpec] = (),
     on_progress: Callable[[int], None] | None = None,
     on_round: Callable[[RoundRecord], None] | None = None,
 ) -> Result:
     """Simulate `specs` on `cluster` and return the figures.
 
-    Policies see `claims` in place of the jobs' own specs, where there are any. After each round
+    Policies see `claims` in place of the jobs' own specs, where there are any. `history`: jobs that
+    have ended before, for learned sizes. After each round
     `on_progress` gets the number of ended jobs, and `on_round` the round. Raises HadarError when a
     round fails or the accounts do not balance at the end.
     """
@@ -176,7 +177,7 @@ def run_experiment(
             on_round(record)
 
     started_s, round_s = _cpu_s(), settings.round_s
-    backend = _as_known(world, settings, claims or {})
+    backend = _as_known(world, settings, claims or {}, history)
     rounds = run_rounds(
         backend, policy, add, length_s=round_s, now_s=lambda: world.now_s, clock=perf_counter
     )
@@ -186,14 +187,20 @@ def run_experiment(
 
 
 def _as_known(
-    world: SimBackend, settings: ExperimentSettings, claims: Mapping[JobId, Claim]
+    world: SimBackend,
+    settings: ExperimentSettings,
+    claims: Mapping[JobId, Claim],
+    history: Sequence[JobSpec],
 ) -> Backend:
     """Return the world as policies may know it."""
     known = _with_speeds(world, settings, claims)
     if settings.sizes == ORACLE:
         return known
-    durations = None if settings.sizes == LIMIT else Durations()
-    return SizesBackend(known, world, durations, learns=settings.sizes == "learned")
+    if settings.sizes == LIMIT:
+        return SizesBackend(known, world)
+    learns = settings.sizes == LEARNED
+    durations = learned_from(history if learns else (), world.cluster.gpus_by_type)
+    return SizesBackend(known, world, durations, learns=learns)
 
 
 def _with_speeds(

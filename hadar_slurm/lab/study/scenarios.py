@@ -59,6 +59,8 @@ class Choices:
     # The sources of sizes, for a scenario that takes them.
     sizes: tuple[str, ...] | None = None
     limits: Limits | None = None
+    # A workload of jobs that have ended before; "" for none.
+    history: str = ""
     # Further workloads, for a scenario that takes lists of them.
     workloads: tuple[ClusterWorkload, ...] = ()
 

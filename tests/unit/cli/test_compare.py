@@ -173,6 +173,7 @@ def test_jobs_that_never_fit_are_told_or_left_out(
         (["{trace}", "--sizes", "limit"], "--sizes limit: few has no time limits; give --limits"),
         (["{trace}", "--limits", "5x"], "--limits 5x: limits are not used; give --sizes limit"),
         (["{trace}", "--limits", "x", "--sizes", "limit"], "--limits 'x': expected the median"),
+        (["{trace}", "--history", "{trace}"], "it is not used; give --sizes learned"),
         (["--scenario", "liars", "--sizes", "prior"], "scenario liars has sizes of its own"),
         (["{trace}", "--first", "0"], "--first 0: expected a whole number, 1 or more"),
         (["{trace}", "--restart-seconds", "0,x"], "--restart-seconds: restart cost 'x'"),
@@ -207,7 +208,8 @@ def test_sizes_are_compared_side_by_side(
 ) -> None:
     """A policy has a line for each source of sizes, and each seed draws other limits."""
     words = [str(trace), *CLUSTER, "--policy", "srsf", "--sizes", "limit,learned", "--json"]
-    words += ["--limits", "5x,40%", "--seed", "1,2", "--output", str(tmp_path / "out")]
+    words += ["--limits", "5x,40%", "--seed", "1,2", "--history", "generate:hadar20"]
+    words += ["--output", str(tmp_path / "out")]
     status, out, _ = compare(words, monkeypatch, capsys)
     assert status == 0
     found = [(run["policy"], run["seed"]) for run in json.loads(out)["runs"]]

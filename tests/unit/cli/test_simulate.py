@@ -201,10 +201,12 @@ def test_sizes_and_limits_change_what_the_policy_knows(
             "--sizes limit --limits 5x,90% --seed 3",
             "--sizes learned",
             "--sizes prior --limits 5x",
+            "--sizes learned --history generate:hadar20",
         )
     }
     assert {found["completed"] for found in known.values()} == {10}
-    oracle, limit, other_seed, learned, prior = (each["mean_jct_s"] for each in known.values())
+    jcts_s = [each["mean_jct_s"] for each in known.values()]
+    oracle, limit, other_seed, learned, prior, _ = jcts_s
     assert oracle < min(limit, other_seed, learned, prior)
     assert limit != other_seed
 

@@ -87,6 +87,23 @@ def test_what_ended_teaches_and_the_prior_does_not() -> None:
         assert is_near == is_right
 
 
+def test_a_history_is_known_from_the_start() -> None:
+    """Where one is given, and its jobs are not played."""
+    before = [a_limited(f"old{n}", 60_000, user="ada", workload="bert") for n in range(20)]
+    spec = a_limited("1", 600, user="ada", workload="bert")
+    seen: list[Job] = []
+
+    def add(record: RoundRecord) -> None:
+        assert record.snapshot is not None
+        seen.extend(record.snapshot.jobs)
+
+    settings = ExperimentSettings(sizes="learned")
+    policy, cluster = make_policy("srsf"), a_cluster("1xV100")
+    result = run_experiment([spec], cluster, policy, settings, history=before, on_round=add)
+    assert result.jobs == result.completed == 1
+    assert 0.7 * 60_000 < seen[0].spec.total_steps < 1.4 * 60_000
+
+
 def test_sizes_are_learned_in_the_speeds_that_are_known() -> None:
     """Also where no throughput is known beforehand."""
     specs = [a_limited(str(n), 6_000, user="ada", workload="bert") for n in range(1, 5)]
