@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from math import inf
 from typing import NamedTuple
 
 from hadar_slurm.core.cluster import GpuType, JobId, NodeName
@@ -62,6 +63,8 @@ class JobSpec:
     user: str = ""
     # The steps that its user claims, where `total_steps` are others; else 0. Policies ignore it.
     claimed_steps: int = 0
+    # Steps that fit its time limit; known in simulations only.
+    limit_steps: float = inf
 
     def __post_init__(self) -> None:
         counts = {"GPUs": self.num_gpus, "total steps": self.total_steps, "copies": self.max_copies}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -66,8 +66,12 @@ def run_with_bar(
     utility: str,
     settings: ExperimentSettings,
     journal: Path | None,
+    history: Sequence[JobSpec] = (),
 ) -> Result:
-    """Return the result of one run; show its progress, and write its rounds to a journal."""
+    """Return the result of one run; show its progress, and write its rounds to a journal.
+
+    `history`: jobs that have ended before.
+    """
     file = Journal(journal) if journal else None
     try:
         if file:
@@ -92,6 +96,7 @@ def run_with_bar(
             nodes,
             make_policy(policy, utility=utility),
             settings,
+            history=history,
             on_progress=lambda done: progress.update(task, completed=done),
             on_round=file.write if file else None,
         )
