@@ -38,7 +38,7 @@ from hadar_slurm.core.snapshot import Ended, Round, Snapshot
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.engine.actions import Outcome, Renew, Start, Status
 from hadar_slurm.engine.loop import RoundRecord
-from hadar_slurm.journal import Journal, as_line, claim_facts, read_last, read_with_older
+from hadar_slurm.journal import Journal, as_line, claim_facts, read_last, read_period
 from hadar_slurm.lab.simulation import rare_collections
 from hadar_slurm.status.journal_search import newest_with
 from hadar_slurm.status.report import Reporter
@@ -306,7 +306,8 @@ def read(path: Path, ended: str) -> dict[str, Any]:
 def report(reporter: Reporter, path: Path) -> None:
     """Read all rounds as `hadar report` does."""
     with rare_collections():
-        reporter.read(read_with_older(path))
+        for line, changed in read_period(path, print):
+            reporter.add(line, changed)
         reporter.report()
 
 

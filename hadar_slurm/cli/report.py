@@ -17,7 +17,7 @@ from rich.text import Text
 from hadar_slurm.cli.completing import ConfigOption, JournalOption, JsonOption
 from hadar_slurm.config import read_config
 from hadar_slurm.errors import ConfigError, UsageError
-from hadar_slurm.journal import read_with_older
+from hadar_slurm.journal import read_period
 from hadar_slurm.lab.replay import figures, print_replay, replayed
 from hadar_slurm.lab.simulation import rare_collections
 from hadar_slurm.status.claims import Claims
@@ -60,10 +60,10 @@ def report(
     last_s = _time_s(until, now_s, "--until") if until else math.inf
     reader = Reporter()
     damage: list[str] = []
-    lines = read_with_older(path, damage.append)
     try:
         with rare_collections():
-            reader.read(line for line in lines if first_s <= line["time_s"] <= last_s)
+            for line, changed in read_period(path, damage.append, first_s=first_s, last_s=last_s):
+                reader.add(line, changed)
     except OSError as error:
         raise UsageError(f"the journal {path} cannot be read: {error.strerror}") from error
     found = reader.report()

@@ -4,7 +4,7 @@ A line is whole, or has the difference to the line before; readers get whole lin
 (docs/journal.md, ADR 28).
 """
 
-from hadar_slurm.journal.chain import Decoder
+from hadar_slurm.journal.chain import Changed, Decoder
 from hadar_slurm.journal.line import (
     VERSION,
     VERSIONS,
@@ -25,6 +25,7 @@ from hadar_slurm.journal.reader import (
     files_of,
     read_journal,
     read_last,
+    read_period,
     read_with_older,
     tail_begin,
 )
@@ -33,6 +34,7 @@ from hadar_slurm.journal.writer import Journal
 __all__ = [
     "VERSION",
     "VERSIONS",
+    "Changed",
     "Decoder",
     "Journal",
     "Line",
@@ -48,6 +50,7 @@ __all__ = [
     "judged_of",
     "read_journal",
     "read_last",
+    "read_period",
     "read_with_older",
     "snapshot_of",
     "tail_begin",
