@@ -224,8 +224,8 @@ def _kept(days: float) -> float:
 
 
 def _rounded_up(number: float) -> float:
-    """Return the next number of five binary digits."""
-    unit = 2.0 ** (math.frexp(number)[1] - 5)
+    """Return the next whole number of five binary digits and zeros after them."""
+    unit = 2.0 ** max(0, math.frexp(number)[1] - 5)
     return math.ceil(number / unit) * unit
 
 
