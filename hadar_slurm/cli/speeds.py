@@ -71,11 +71,13 @@ def show(
         gpus = "1 GPU" if row["gpus"] == 1 else f"{row['gpus']} GPUs"
         what = f"{row['workload']} of {row['user']} on {gpus}"
         console.print(f"{what}, not on {row['gpu_type']}: {row['why']}", markup=False)
+    is_any_corrected = False
     for each in claims:
-        told = each.words(day) or [f"claims count as they are, by judged jobs: {each.jobs}"]
-        for text in told:
+        corrected = each.words(day)
+        is_any_corrected |= bool(corrected)
+        for text in corrected or [f"claims count as they are, by judged jobs: {each.jobs}"]:
             console.print(f"{each.user}: {text}", markup=False)
-    if any(each.words(day) for each in claims):
+    if is_any_corrected:
         console.print(_FADES)
 
 

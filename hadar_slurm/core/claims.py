@@ -10,7 +10,8 @@ Whatever is claimed,
 * a user whose former jobs outlived their claims is believed less (`Credit`): steps claimed are
   multiplied by as much, and after wrong throughputs what is known counts alone;
 * a user's claims are proven once a job has taken as long as claimed, until the next that has not.
-  Policy `hadar` ranks jobs of other users by what Slurm enforces: the time limit left.
+  Until then policy `hadar` ranks the user's jobs, beside those of others, by what Slurm enforces:
+  the time limit left.
 """
 
 from __future__ import annotations

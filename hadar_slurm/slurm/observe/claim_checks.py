@@ -75,7 +75,10 @@ class ClaimChecks:
     def limit_left_s(
         self, row: QueueRow, description: Description, limit_s: float, now_s: float
     ) -> float | None:
-        """Return what is left of a job's time limit, 0 for none, while its claims are unproven."""
+        """Return what is left of a job's time limit while its owner's claims are unproven.
+
+        None once they are, and for a job of which nothing is claimed. `limit_s`: 0 for none.
+        """
         if not (description.steps or description.throughputs):
             return None
         left_s = max(0.0, (limit_s or math.inf) - _ran_s(row, now_s))

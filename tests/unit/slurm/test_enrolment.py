@@ -300,7 +300,7 @@ class OneJob(Runner):
 def test_whether_a_job_has_whole_nodes(
     version: tuple[int, int], exclusive: str, *, expected: bool
 ) -> None:
-    """Up to 24.11 squeue tells it; later squeue has the same answer for every job."""
+    """Up to 24.11 squeue shows it; later squeue has the same answer for every job."""
     found = read_submissions(OneJob(exclusive=exclusive), version)
     assert found[JobId("1")].is_exclusive is expected
 
