@@ -426,6 +426,8 @@ class SnapshotBuilder:
             nodes = ",".join(row.requested_nodes if claim.steered else claim.excluded)
             limit = f"may start on {nodes}" if claim.steered else f"may not start on {nodes}"
             pinned = f"in Slurm's queue ({row.reason}), {limit}"
+        is_unseen = phase is Phase.QUEUED and row.key in self._state.unseen
+        unseen = "Slurm's details of it could not be read in this round" if is_unseen else ""
         return Job(
             spec,
             phase,
@@ -438,9 +440,10 @@ class SnapshotBuilder:
             (
                 *(f"not on {name}: {why}" for name, why in self.choices.unfit(description).items()),
                 *(f"not on {name}: {words(bar)}" for name, bar in barred.items()),
-                *(remark for remark in (pinned, why_not, late, *doubts) if remark),
+                *(remark for remark in (pinned, why_not, late, unseen, *doubts) if remark),
             ),
             is_pinned,
+            left_out=is_unseen,
             account=row.account,
             limit_left_s=self.checks.limit_left_s(row, description, owners_s, self.now_s()),
         )
