@@ -121,7 +121,7 @@ class SlurmState:
     def _reserved(self) -> frozenset[NodeName]:
         return frozenset[NodeName]().union(*self.reservations.values())
 
-    @property
+    @cached_property
     def in_use(self) -> Counter[Slot]:
         """Return the GPUs that jobs hold by slot, completing jobs included."""
         used: Counter[Slot] = Counter()

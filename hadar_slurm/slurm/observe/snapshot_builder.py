@@ -303,7 +303,7 @@ class SnapshotBuilder:
             self._check_steered(state.queue[key])
         queued = {job.job_id for job in jobs if job.phase is Phase.QUEUED}
         self.pins.keep(starting=starting | steered, pending=starting | queued)
-        occupied = state.in_use
+        occupied = state.in_use.copy()
         # Free GPUs are of no use where no core is free.
         full = {row.node.name for row in state.nodes if row.is_full}
         for slot, count in state.cluster.capacity.items() if full else ():
@@ -500,8 +500,8 @@ class SnapshotBuilder:
         """Let a job avoid the nodes that it was to start on and has not in time."""
         nodes, cluster, used = row.requested_nodes, self._state.cluster, self._state.in_use
         self._avoid_reserved(row, nodes)
-        slots = [slot for slot in cluster.capacity if slot.node in nodes]
-        are_free = any(cluster.capacity[slot] > used[slot] for slot in slots)
+        known = (cluster.by_name[name] for name in nodes if name in cluster.by_name)
+        are_free = any(count > used[slot] for node in known for slot, count in node.slots)
         if not (are_free and self.ledger[row.key].pins(nodes)):
             self.pins.forget(row.key)
         elif row.key in self.pins:
