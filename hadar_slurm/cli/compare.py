@@ -133,12 +133,14 @@ def compare(
     )
     records = run_with_bars(cells, output, processes, console)
     command = shlex.join(["hadar", *sys.argv[1:]])
-    comparison = comparison_of(records, chosen, command, has_pictures=can_draw(console))
+    comparison = comparison_of(
+        records, chosen, command, has_pictures=can_draw(console), cells=cells
+    )
     paths = write_all(output, comparison)
     if as_json:
         sys.stdout.write(json_text(comparison))
     else:
-        show(comparison.groups, comparison.notes)
+        show(() if chosen else comparison.groups, comparison.notes)
     for path in paths:
         console.print(f"{path.name}: {path}", soft_wrap=True, highlight=False)
     check_done(records)

@@ -14,6 +14,7 @@ from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.core.units import parse_number
 from hadar_slurm.errors import HadarError, UsageError
+from hadar_slurm.lab.assumed_speeds import speeds_note, speeds_tree
 from hadar_slurm.lab.checks import at_least_one, check_choice, choices_of, number_of
 from hadar_slurm.lab.inputs import (
     TraceOptions,
@@ -183,13 +184,14 @@ def _drawn(
     for text in traces:
         for seed in (choices.seeds or (0,)) if is_generated(text) else (None,):
             draw = partial(read_workload, seed=seed or 0, has_arrivals=choices.loads is not None)
-            specs, said = draw(text, reading, first=choices.first)
-            for part in said:
+            found = draw(text, reading, first=choices.first)
+            for part in found.notes:
                 say(part)
             jobs = StudyWorkload(
                 name=workload_label(text),
-                specs=tuple(specs),
+                specs=tuple(found.specs),
                 seed=seed,
+                speeds=found.speeds,
                 history=tuple(read_history(choices.history, reading, seed or 0)),
             )
             yield from with_limits(jobs, reading.cluster, choices.limits, choices.seeds)
@@ -208,9 +210,14 @@ def _workloads(
 
 
 def comparison_of(
-    records: Sequence[Record], scenario: Scenario | None, command: str, *, has_pictures: bool
+    records: Sequence[Record],
+    scenario: Scenario | None,
+    command: str,
+    *,
+    has_pictures: bool,
+    cells: Sequence[Cell] = (),
 ) -> Comparison:
-    """Return the content of the report."""
+    """Return the content of the report; `cells` tell what was assumed of GPU types."""
     found = groups(records)
     comparison = Comparison("Policies compared", command, records, found, series=load_series(found))
     if scenario:
@@ -219,6 +226,13 @@ def comparison_of(
         comparison = Comparison(
             scenario.title, command, records, found, notes, series, *drawn, scenario.tree(found)
         )
+    speeds = {cell.workload.name: cell.workload.speeds for cell in cells}
+    assumed = [note for name, each in speeds.items() if (note := speeds_note(each, name))]
+    comparison = replace(
+        comparison,
+        notes=(*comparison.notes, *assumed),
+        tree={**comparison.tree, "gpu_speeds": speeds_tree(speeds)},
+    )
     if not has_pictures:
         plain = groups([{**record, "occupancy": None} for record in records])
         notes = [replace(note, matrix=None) for note in comparison.notes]

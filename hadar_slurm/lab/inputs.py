@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -22,6 +22,7 @@ from hadar_slurm.lab.traces.cluster import is_cluster_file, parse_cluster, parse
 from hadar_slurm.lab.traces.limits import have_limits
 from hadar_slurm.lab.traces.load import DEFAULT_REFERENCE, check_fits, parse_trace, without_unfit
 from hadar_slurm.lab.traces.restart import RestartCosts
+from hadar_slurm.lab.traces.speeds import TypeSpeed
 from hadar_slurm.lab.traces.workload import GENERATORS, generate
 from hadar_slurm.resources import data_file
 
@@ -32,7 +33,11 @@ ReferenceOption = Annotated[
     str, typer.Option(help="GPU type of the durations in a trace without GPU types.")
 ]
 SpeedsOption = Annotated[
-    str, typer.Option(help="Speeds of other GPU types relative to the reference: a100=1.5,t4=0.3.")
+    str,
+    typer.Option(
+        help="Your own speeds of GPU types relative to the reference, in place of known ones: "
+        "a100=1.5,t4=0.3."
+    ),
 ]
 UnfitOption = Annotated[
     bool, typer.Option(help="Skip jobs that can never run on the cluster, with a message.")
@@ -61,7 +66,7 @@ class TraceOptions:
     costs: RestartCosts = field(default_factory=RestartCosts)
     # GPU type of the durations in a trace without GPU types.
     reference: str = DEFAULT_REFERENCE
-    # Speeds, relative to the reference, of types that the table lacks.
+    # Speeds of types, relative to the reference, in place of those that are known.
     gpu_speeds: Mapping[str, float] = field(default_factory=dict)
     # Whether jobs that can never run are skipped with a message, instead of an error.
     leaves_out_unfit: bool = False
@@ -116,6 +121,14 @@ def workload_label(text: str) -> str:
     return text.removeprefix(GENERATE) if is_generated(text) else Path(text).stem
 
 
+class ReadJobs(NamedTuple):
+    """The jobs of a workload, notes for the user, and the speeds of GPU types that were assumed."""
+
+    specs: list[JobSpec]
+    notes: Sequence[str] = ()
+    speeds: tuple[TypeSpeed, ...] = ()
+
+
 def read_workload(
     text: str,
     reading: TraceOptions,
@@ -123,8 +136,8 @@ def read_workload(
     seed: int = 0,
     first: int | None = None,
     has_arrivals: bool = False,
-) -> tuple[list[JobSpec], list[str]]:
-    """Return the first N (all for None) jobs of a workload, and notes for the user.
+) -> ReadJobs:
+    """Return the first N (all for None) jobs of a workload, and what has to be said of them.
 
     A generated workload is drawn from `seed`; all jobs arrive at time 0 without `has_arrivals`.
     Raises UsageError with file, line, value and remedy.
@@ -136,7 +149,7 @@ def read_workload(
             raise UsageError(f"{text!r}: expected a generator and a number of jobs: {names}")
         gap_s, draw = _GAP_S if has_arrivals else 0.0, Random(seed).random
         specs = generate(match[1], int(match[2]), draw, reading.table, mean_gap_s=gap_s)
-        return _with_costs(specs[:first], reading.costs), []
+        return ReadJobs(_with_costs(specs[:first], reading.costs))
     table, cluster, reference = reading.table, reading.cluster, reading.reference
     found, speeds = read_text(Path(text), TraceError), reading.gpu_speeds
     trace = parse_trace(found, text, table, cluster, reference=reference, gpu_speeds=speeds)
@@ -147,7 +160,7 @@ def read_workload(
         else:
             check_fits(trace, cluster, rules)
     notes = [f"{text}: {part}" for part in (*trace.skipped, *trace.notes)]
-    return _with_costs(trace.jobs, reading.costs), notes
+    return ReadJobs(_with_costs(trace.jobs, reading.costs), notes, trace.speeds)
 
 
 def read_history(text: str, reading: TraceOptions, seed: int) -> list[JobSpec]:
@@ -157,8 +170,8 @@ def read_history(text: str, reading: TraceOptions, seed: int) -> list[JobSpec]:
     """
     if not text:
         return []
-    specs, _ = read_workload(text, replace(reading, leaves_out_unfit=True), seed=_BEFORE + seed)
-    return [replace(spec, limit_steps=math.inf) for spec in specs]
+    found = read_workload(text, replace(reading, leaves_out_unfit=True), seed=_BEFORE + seed)
+    return [replace(spec, limit_steps=math.inf) for spec in found.specs]
 
 
 def check_limits(sizes: str, name: str, specs: Sequence[JobSpec]) -> None:

@@ -37,6 +37,7 @@ from hadar_slurm.lab.study.bounds import Bounds, bounds, forking_bound_s
 from hadar_slurm.lab.study.experiment import ORACLE, ExperimentSettings, Result, run_experiment
 from hadar_slurm.lab.study.provenance import code_digest, machine, versions
 from hadar_slurm.lab.traces.limits import Limits, have_limits
+from hadar_slurm.lab.traces.speeds import TypeSpeed
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.sim.claims import Claim
@@ -73,6 +74,8 @@ class StudyWorkload:
     claims: tuple[tuple[JobId, Claim], ...] = ()
     # Jobs that have ended before.
     history: tuple[JobSpec, ...] = ()
+    # The speeds of GPU types that were assumed, as the trace has none.
+    speeds: tuple[TypeSpeed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

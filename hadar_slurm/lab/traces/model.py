@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
+from hadar_slurm.lab.traces.speeds import TypeSpeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Trace:
     skipped: tuple[Skipped, ...] = ()
     # Sentences on assumptions and unused values.
     notes: tuple[str, ...] = ()
+    # The speeds of GPU types that jobs have without throughputs of their own.
+    speeds: tuple[TypeSpeed, ...] = ()
 
     def first(self, number: int | None) -> Trace:
         """Return the trace with the first `number` jobs only; None keeps all."""
