@@ -12,15 +12,22 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.core.cluster import Cluster, JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.core.throughput import ThroughputTable, parse_table
 from hadar_slurm.errors import ConfigError, TraceError, UsageError
 from hadar_slurm.lab.study.experiment import LIMIT
+from hadar_slurm.lab.traces.adopters import as_submitted
 from hadar_slurm.lab.traces.cluster import is_cluster_file, parse_cluster, parse_cluster_file
 from hadar_slurm.lab.traces.limits import have_limits
-from hadar_slurm.lab.traces.load import DEFAULT_REFERENCE, check_fits, parse_trace, without_unfit
+from hadar_slurm.lab.traces.load import (
+    DEFAULT_REFERENCE,
+    Trace,
+    check_fits,
+    parse_trace,
+    without_unfit,
+)
 from hadar_slurm.lab.traces.restart import RestartCosts
 from hadar_slurm.lab.traces.speeds import TypeSpeed
 from hadar_slurm.lab.traces.workload import GENERATORS, generate
@@ -72,6 +79,8 @@ class TraceOptions:
     leaves_out_unfit: bool = False
     # Jobs must fit under each of these.
     rules: tuple[GangRules, ...] = (GangRules(),)
+    # Whether they must also fit on the GPU types that they held.
+    must_fit_where_held: bool = False
 
 
 def read_text(path: Path, fault: type[UsageError]) -> str:
@@ -122,11 +131,14 @@ def workload_label(text: str) -> str:
 
 
 class ReadJobs(NamedTuple):
-    """The jobs of a workload, notes for the user, and the speeds of GPU types that were assumed."""
+    """The jobs of a workload, and what has to be said of them."""
 
     specs: list[JobSpec]
     notes: Sequence[str] = ()
+    # The speeds of GPU types that were assumed, as the trace has none.
     speeds: tuple[TypeSpeed, ...] = ()
+    # The GPU types that each job held, in lower case; empty where that is not known.
+    held: Mapping[JobId, frozenset[str]] = {}
 
 
 def read_workload(
@@ -155,12 +167,23 @@ def read_workload(
     trace = parse_trace(found, text, table, cluster, reference=reference, gpu_speeds=speeds)
     trace = trace.first(first)
     for rules in reading.rules:
-        if reading.leaves_out_unfit:
-            trace = without_unfit(trace, cluster, rules)
-        else:
-            check_fits(trace, cluster, rules)
+        trace = _fitting(trace, reading, rules)
     notes = [f"{text}: {part}" for part in (*trace.skipped, *trace.notes)]
-    return ReadJobs(_with_costs(trace.jobs, reading.costs), notes, trace.speeds)
+    return ReadJobs(_with_costs(trace.jobs, reading.costs), notes, trace.speeds, trace.held)
+
+
+def _fitting(trace: Trace, reading: TraceOptions, rules: GangRules) -> Trace:
+    """Return the trace if all its jobs fit the cluster, or without those that do not."""
+    checked = trace
+    if reading.must_fit_where_held and trace.held:
+        specs = as_submitted(trace.jobs, trace.held, frozenset())
+        checked = replace(trace, jobs=tuple(specs))
+    if not reading.leaves_out_unfit:
+        check_fits(checked, reading.cluster, rules)
+        return trace
+    kept = without_unfit(checked, reading.cluster, rules)
+    jobs = tuple(job for job in trace.jobs if job.job_id in kept.places)
+    return replace(kept, jobs=jobs)
 
 
 def read_history(text: str, reading: TraceOptions, seed: int) -> list[JobSpec]:
@@ -170,7 +193,8 @@ def read_history(text: str, reading: TraceOptions, seed: int) -> list[JobSpec]:
     """
     if not text:
         return []
-    found = read_workload(text, replace(reading, leaves_out_unfit=True), seed=_BEFORE + seed)
+    reading = replace(reading, leaves_out_unfit=True, must_fit_where_held=False)
+    found = read_workload(text, reading, seed=_BEFORE + seed)
     return [replace(spec, limit_steps=math.inf) for spec in found.specs]
 
 

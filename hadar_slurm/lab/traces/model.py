@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
@@ -37,6 +37,8 @@ class Trace:
     notes: tuple[str, ...] = ()
     # The speeds of GPU types that jobs have without throughputs of their own.
     speeds: tuple[TypeSpeed, ...] = ()
+    # The GPU types that each job held, in lower case; empty for formats that do not say it.
+    held: Mapping[JobId, frozenset[str]] = field(default_factory=dict)
 
     def first(self, number: int | None) -> Trace:
         """Return the trace with the first `number` jobs only; None keeps all."""

@@ -59,6 +59,7 @@ def read_sacct(
     """
     jobs: list[JobSpec] = []
     places: dict[JobId, str] = {}
+    held: dict[JobId, frozenset[str]] = {}
     left_out, counts = Tally(), Counter[str]()
     gpu_types: set[str] = set()
     for place, record in _records(lines, origin, left_out):
@@ -69,6 +70,7 @@ def read_sacct(
             continue
         gpu_types.update(gpus)
         places[job_id] = place
+        held[job_id] = frozenset(speeds.here(gpu_type) for gpu_type in gpus)
         job = _job(job_id, record, gpus, place, speeds, restart_cost_s)
         jobs.append(replace(job, limit_steps=_limit_s(record, place)))
         counts.update(_assumptions(record, gpus, job_id))
@@ -83,7 +85,7 @@ def read_sacct(
     counts["unlimited"] = num_unlimited
     notes = _notes(counts, jobs, gpu_types - {""}, speeds)
     assumed = speeds.assumed(gpu_types - {""}, {job.workload for job in jobs})
-    return Trace("sacct", by_arrival(jobs), places, skipped, notes, assumed)
+    return Trace("sacct", by_arrival(jobs), places, skipped, notes, assumed, held)
 
 
 def _records(lines: Iterable[str], origin: str, left_out: Tally) -> Iterator[tuple[str, Record]]:

@@ -158,6 +158,14 @@ class SpeedTable:
         found = self.ratio(gpu_type, family)
         return None if found is None else found.value
 
+    def here(self, gpu_type: str) -> str:
+        """Return the cluster's type that a recorded one is ("": the reference), in lower case.
+
+        The recorded one if the cluster has none.
+        """
+        name, types = (gpu_type or self.reference).lower(), [k.lower() for k in self.gpu_types]
+        return type_among(name, types, self.ratios.known_types) or name
+
     def assumed(self, gpu_types: Iterable[str], names: Iterable[str]) -> tuple[TypeSpeed, ...]:
         """Return the speeds of types, the cluster's too, for the models of workloads."""
         families = sorted({self.family(name) or "" for name in names})
