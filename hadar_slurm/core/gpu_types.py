@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
 
 # `1g.5gb`, as in `nvidia_a100-sxm4-40gb_mig_1g.5gb`: one compute slice with 5 GB.
@@ -22,7 +23,7 @@ _SOCKET = re.compile("sxm[0-9]?")
 _WORD = re.compile("[0-9a-z]+")
 # What `a100_80gb` says of its memory.
 _MEMORY = re.compile(r"(?<![0-9])([0-9]+)gb")
-# What may follow a name within a word.
+# What may follow a name within a word: no further digits but those of a memory.
 _LATER = re.compile(r"(?![0-9])|[1-9][0-9]*gb")
 # What a variant's name adds to that of its type.
 _VARIANTS = frozenset({"80gb", "pcie", "nvl"})
@@ -110,6 +111,7 @@ def whole_of(name: str) -> str:
     return "-".join(word for word in words if word != "mig") or _SLICED
 
 
+@lru_cache(maxsize=4096)
 def _plain(name: str) -> str:
     return "".join(_WORD.findall(name.lower()))
 

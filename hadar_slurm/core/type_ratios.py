@@ -141,12 +141,14 @@ class TypeRatios:
         None where nothing is known. The one is that by which most are known.
         """
         names = [name.lower() for name in gpu_types]
-        found = [
-            {name: self.ratio(name, reference, family) for name in names}
-            for reference in (self._anchor, *names)
-        ]
-        most = max(found, key=lambda ratios: sum(ratio is not None for ratio in ratios.values()))
-        return {name: None if ratio is None else ratio.value for name, ratio in most.items()}
+        most: dict[str, float] = {}
+        for reference in (self._anchor, *names):
+            ratios = ((name, self.ratio(name, reference, family)) for name in names)
+            found = {name: ratio.value for name, ratio in ratios if ratio}
+            most = max(most, found, key=len)
+            if len(most) == len(names):
+                break
+        return {name: most.get(name) for name in names}
 
     def _ratio(
         self, gpu_type: str, reference: str, family: str | None, given: Mapping[str, float]

@@ -66,7 +66,7 @@ def adoption_cells(each: Cell, choices: Choices) -> Iterator[Cell]:
         for policy, share in runs:
             adopters = users_drawn(users, share, seed=seed)
             specs = tuple(as_submitted(jobs.specs, jobs.held, adopters))
-            played = replace(jobs, specs=specs, seed=seed)
+            played = replace(jobs, specs=specs, seed=seed, held={})
             yield replace(each, workload=played, policy=policy, adoption=share, adopters=adopters)
 
 
@@ -113,7 +113,7 @@ def _tree(before: Record, after: Record) -> dict[str, Any]:
         "others": [user for user in order if user not in adopters],
     }
     load = "" if after["load"] is None else f" at {after['load']:g} % load"
-    knows = "" if after["knows"] == "oracle oracle" else f", {after['knows']}"
+    knows = f", {after['knows']}" if after["knows"] else ""
     return {
         "setting": f"{after['trace']}{load}{knows}, restart {after['restart']} s",
         "trace": after["trace"],

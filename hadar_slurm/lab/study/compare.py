@@ -137,15 +137,20 @@ class Cell:
 
     @property
     def _adoption_labels(self) -> Record:
-        knows = f"{self.settings.speeds} {self.settings.sizes}"
+        knows = ", ".join(self._knows)
         return {"adoption": self.adoption, "adopted": self.policy, "knows": knows}
+
+    @property
+    def _knows(self) -> list[str]:
+        """What the policy knows, where not all."""
+        speeds, sizes = self.settings.speeds, self.settings.sizes
+        notes = [] if speeds == ORACLE else [speeds]
+        return notes if sizes == ORACLE else [*notes, f"sizes {sizes}"]
 
     @property
     def policy_name(self) -> str:
         """Return the policy, with its knowledge and its shares where not usual."""
-        speeds, shares = self.settings.speeds, self.user_shares
-        notes = [] if speeds == ORACLE else [speeds]
-        notes += [] if self.settings.sizes == ORACLE else [f"sizes {self.settings.sizes}"]
+        notes, shares = self._knows, self.user_shares
         notes += [] if shares is None else [f"user_shares {shares:g}"]
         notes += [] if self.adoption is None else [f"{self.adoption:g} % of users"]
         return f"{self.policy} ({', '.join(notes)})" if notes else self.policy
