@@ -107,7 +107,7 @@ def play(data: Path, trace: str, policy: str, error: float) -> dict[str, Any]:
     nodes = read_cluster(CLUSTER, gpus_per_node=GPUS_PER_NODE)
     table = read_table(data / "gavel_simulation_throughputs.json")
     reading = TraceOptions(table, nodes, costs=parse_restart_costs(f"{RESTART_S:g}"))
-    specs, _ = read_workload(str(data / f"{trace}.trace"), reading)
+    specs = read_workload(str(data / f"{trace}.trace"), reading).specs
     is_forked = policy in FORKING
     if is_forked:
         specs = forked(specs, max_copies=len(nodes.nodes), aggregation_s=AGGREGATION_S)

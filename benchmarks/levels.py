@@ -30,7 +30,7 @@ def main() -> None:
     trace, table, first = sys.argv[1:]
     nodes = read_cluster(CLUSTER, gpus_per_node=4)
     reading = TraceOptions(read_table(Path(table)), nodes, costs=parse_restart_costs("30"))
-    specs, _ = read_workload(trace, reading, seed=0, first=int(first))
+    specs = read_workload(trace, reading, seed=0, first=int(first)).specs
     print(
         "| | mean JCT h | p95 h | mean queueing h | TTD h | moves |\n|---|---:|---:|---:|---:|---:|"
     )

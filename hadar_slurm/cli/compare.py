@@ -72,6 +72,14 @@ def compare(
     ] = ORACLE,
     limits: LimitsOption = "",
     history: HistoryOption = "",
+    adoption: Annotated[
+        str | None,
+        typer.Option(
+            help="Shares of the users, in percent, whose jobs the policies place: 10,30,50,100; "
+            "drawn from --seed. Plain Slurm places all other jobs, where they ran. Needs Slurm's "
+            "history with users; --policy is then hadar by default."
+        ),
+    ] = None,
     round_seconds: Annotated[float, typer.Option(help="Seconds per round.")] = 360.0,
     restart_seconds: Annotated[
         str | None,
@@ -89,7 +97,9 @@ def compare(
     ] = None,
     seed: Annotated[
         str | None,
-        typer.Option(help="Seeds of generated workloads and limits, 0,1,2; tables show means."),
+        typer.Option(
+            help="Seeds of generated workloads, limits and adopters, 0,1,2; tables show means."
+        ),
     ] = None,
     first: Annotated[int | None, typer.Option(help="Use only the first N jobs.")] = None,
     copies: CopiesOption = None,
@@ -126,6 +136,7 @@ def compare(
         sizes=sizes,
         limits=limits,
         history=history,
+        adoption=adoption,
         round_seconds=round_seconds,
         restart_seconds=restart_seconds,
         copies=copies,
@@ -133,12 +144,14 @@ def compare(
     )
     records = run_with_bars(cells, output, processes, console)
     command = shlex.join(["hadar", *sys.argv[1:]])
-    comparison = comparison_of(records, chosen, command, has_pictures=can_draw(console))
+    comparison = comparison_of(
+        records, chosen, command, has_pictures=can_draw(console), cells=cells
+    )
     paths = write_all(output, comparison)
     if as_json:
         sys.stdout.write(json_text(comparison))
     else:
-        show(comparison.groups, comparison.notes)
+        show(() if chosen else comparison.groups, comparison.notes)
     for path in paths:
         console.print(f"{path.name}: {path}", soft_wrap=True, highlight=False)
     check_done(records)

@@ -133,8 +133,9 @@ def simulate(
         leaves_out_unfit=leave_out_unfit,
         rules=(GAVEL_RULES if rules == _GAVEL else GangRules(),),
     )
-    specs, said = read_workload(trace, reading, seed=seed, first=first)
-    for part in said:
+    found = read_workload(trace, reading, seed=seed, first=first)
+    specs = found.specs
+    for part in found.notes:
         Console(stderr=True).print(part, soft_wrap=True, highlight=False, markup=False)
     least = bounds(specs, nodes, counts_spread=rules == _HADAR)
     if drawn := parse_limits(limits):
@@ -150,6 +151,6 @@ def simulate(
     before = read_history(history, reading, seed)
     result = run_with_bar(specs, nodes, policy, utility, settings, journal, before)
     if as_json:
-        print(json.dumps(as_tree(result, least), indent=2))
+        print(json.dumps(as_tree(result, least, found.speeds), indent=2))
     else:
-        show(result, least, policy in FORKING)
+        show(result, least, policy in FORKING, found.speeds)

@@ -321,15 +321,19 @@ def estimated_throughputs(
 def published_prior(
     known_types: KnownTypes, gpu_types: Iterable[str], num_gpus: int, slowest: float
 ) -> Prior:
+    """Return the prior of a job by the bandwidth of GPU types alone; see `relative_prior`."""
+    return relative_prior(relative_speeds(gpu_types, known_types), num_gpus, slowest)
+
+
+def relative_prior(speeds: Mapping[str, float | None], num_gpus: int, slowest: float) -> Prior:
     """Return the prior of a job of which nothing is known but what it does on its slowest type.
 
-    `known_types` have relative speeds. A type that has none is taken for the geometric mean of
-    those that have one. `slowest` is in steps/s of the whole gang.
+    `speeds` are relative ones by GPU type. A type without one is taken for the geometric mean of
+    the others. `slowest` is in steps/s of the whole gang.
     """
-    found = relative_speeds(gpu_types, known_types)
-    known = [value for value in found.values() if value is not None]
+    known = [value for value in speeds.values() if value is not None]
     middle = math.exp(sum(map(math.log, known)) / len(known)) if known else 1.0
-    relative = {gpu_type: value or middle for gpu_type, value in found.items()}
+    relative = {gpu_type: value or middle for gpu_type, value in speeds.items()}
     unit = slowest / num_gpus / min(relative.values(), default=1.0)
     rows = {(k, 1): GangThroughput(unit * value) for k, value in relative.items()}
     return Prior(Throughputs.of(rows))

@@ -2,8 +2,9 @@
 
 A throughput given by the user counts until the job is measured, and within a factor of the
 throughput table's (`core/claims.py`). Otherwise `core.throughput_model` starts from
-the throughput table, and for GPU types that the table lacks from their published speeds;
-measurements of this workload and of similar ones on this cluster replace both.
+the throughput table, and for what the table lacks from the ratios of GPU types
+(`core/type_ratios.py`); measurements of this workload and of similar ones on this cluster replace
+both.
 
 A job does not get GPU types on which its workload has failed (`core/type_failures.py`), unless its
 user names types or throughputs.
@@ -15,23 +16,28 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 
 from hadar_slurm.core import throughput_model as model
 from hadar_slurm.core.claims import Credits, bounded_throughputs
 from hadar_slurm.core.cluster import GpuType, Node
 from hadar_slurm.core.gpu_types import (
     NO_TYPES,
+    NOT_MEASURED,
     GpuFacts,
     KnownTypes,
+    MeasuredRatios,
     OwnTypes,
     facts_of,
     parse_gpu_types,
+    parse_measured,
     with_own,
 )
 from hadar_slurm.core.job import Shape
 from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable
 from hadar_slurm.core.throughput_model import Estimate, Origin, ThroughputModel, Workload
 from hadar_slurm.core.type_failures import Bar, Records, TypeRecords, Work
+from hadar_slurm.core.type_ratios import TypeRatios
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.resources import data_file
 
@@ -48,7 +54,7 @@ class Estimator:
     """Estimates throughputs from a description.
 
     `speeds` has the measurements so far, `records` the failures, `credits` how far users' claims
-    were off.
+    were off, `measured` the ratios of GPU types that were measured elsewhere.
     """
 
     table: ThroughputTable
@@ -56,6 +62,7 @@ class Estimator:
     speeds: ThroughputModel = field(default_factory=ThroughputModel)
     records: TypeRecords = field(default_factory=TypeRecords)
     credits: Credits = field(default_factory=Credits)
+    measured: MeasuredRatios = NOT_MEASURED
     _known: dict[object, Known] = field(default_factory=dict)
     _bounds: dict[object, tuple[Throughputs, tuple[str, ...]]] = field(default_factory=dict)
     _version: int = 0
@@ -70,14 +77,20 @@ class Estimator:
         credits: Credits | None = None,
     ) -> Estimator:
         """Return an estimator with the GPU types that the package knows, a site's own over them."""
-        known = with_own(shipped_gpu_types(), own_types)
+        ratios = shipped_ratios(table, own_types)
         return cls(
             table,
-            known,
+            ratios.known_types,
             speeds or ThroughputModel(),
             records or TypeRecords(),
             credits or Credits(),
+            ratios.measured,
         )
+
+    @cached_property
+    def ratios(self) -> TypeRatios:
+        """Return how fast GPU types are relative to each other before any measurement."""
+        return TypeRatios(self.table, self.known_types, self.measured)
 
     def why_not(self, description: Description, gpu_type: str) -> str:
         """Return why a job may not have GPUs of a type; "" if it may.
@@ -237,7 +250,8 @@ class Estimator:
         gpus, slowest = description.gpus, _STEPS_A_SECOND
         if description.steps:
             slowest = description.steps / (description.limit_s or model.EXPECTED_S)
-        general = model.published_prior(self.known_types, gpu_types, gpus, slowest)
+        family = self.ratios.family(description.workload)
+        general = model.relative_prior(self.ratios.speeds(gpu_types, family), gpus, slowest)
         rows = self.table.throughputs(description.workload)
         if rows is None:
             return general
@@ -248,7 +262,7 @@ class Estimator:
         if not both:
             both = [name for name in rows.gpu_types if rows.on(name, gpus) > 0]
             everywhere = (*names, *both)
-            general = model.published_prior(self.known_types, everywhere, gpus, slowest)
+            general = model.relative_prior(self.ratios.speeds(everywhere, family), gpus, slowest)
         if not both:
             return general
         factor = sum(rows.on(k, gpus) / general.throughputs.on(k, gpus) for k in both) / len(both)
@@ -264,6 +278,15 @@ class Estimator:
 def shipped_gpu_types() -> dict[str, GpuFacts]:
     """Return the GPU types that the package knows, by name."""
     return parse_gpu_types(data_file("gpu_types.json").read_text(encoding="utf-8"))
+
+
+def shipped_ratios(table: ThroughputTable, own_types: OwnTypes = NO_TYPES) -> TypeRatios:
+    """Return the ratios of the GPU types that the package knows, a site's own values over them."""
+    text = data_file("gpu_types.json").read_text(encoding="utf-8")
+    # A site's own bandwidth goes before what was measured elsewhere.
+    own = {name.lower() for name, values in own_types.items() if "bandwidth_gb_s" in values}
+    measured = parse_measured(text).without(own)
+    return TypeRatios(table, with_own(parse_gpu_types(text), own_types), measured)
 
 
 def workload_of(description: Description, user: str) -> Workload:

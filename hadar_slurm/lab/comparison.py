@@ -14,6 +14,13 @@ from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.core.units import parse_number
 from hadar_slurm.errors import HadarError, UsageError
+from hadar_slurm.lab.adoption import (
+    adoption_cells,
+    adoption_notes,
+    adoption_tree,
+    with_adoption,
+)
+from hadar_slurm.lab.assumed_speeds import speeds_note, speeds_tree
 from hadar_slurm.lab.checks import at_least_one, check_choice, choices_of, number_of
 from hadar_slurm.lab.inputs import (
     TraceOptions,
@@ -49,7 +56,7 @@ from hadar_slurm.lab.traces.limits import parse_limits
 from hadar_slurm.lab.traces.load import parse_gpu_speeds
 from hadar_slurm.lab.traces.restart import parse_restart_costs
 from hadar_slurm.lab.workload_list import read_workload_lists
-from hadar_slurm.policies.registry import POLICY_NAMES
+from hadar_slurm.policies.registry import DEFAULT_POLICY, POLICY_NAMES
 from hadar_slurm.sim.backend import GAVEL_RULES
 
 _GAVEL = "gavel"
@@ -109,6 +116,7 @@ def cells_of(
     sizes: str,
     limits: str,
     history: str,
+    adoption: str | None,
     round_seconds: float,
     restart_seconds: str | None,
     copies: int | None,
@@ -126,7 +134,11 @@ def cells_of(
         gpu_speeds=parse_gpu_speeds(gpu_speeds),
         leaves_out_unfit=leave_out_unfit,
         rules=tuple(GAVEL_RULES if name == _GAVEL else GangRules() for name in chosen_rules),
+        must_fit_where_held=adoption is not None,
     )
+    if adoption is not None:
+        shares = _numbers("--adoption", adoption)
+        choices = with_adoption(choices, shares, chosen_rules, is_scenario=scenario is not None)
     if scenario:
         if choices.sizes != (ORACLE,) and not scenario.takes_lists:
             raise UsageError(f"--sizes: scenario {scenario.name} has sizes of its own")
@@ -140,7 +152,7 @@ def cells_of(
     averaging_s = number_of("--aggregation-seconds", aggregation_seconds)
     round_s = number_of("--round-seconds", round_seconds, above=True)
     cell = partial(Cell, cluster=nodes, cluster_name=cluster)
-    cells = []
+    cells: list[Cell] = []
     for name in chosen_rules:
         default = "0" if name == _GAVEL else "30"
         costs = default if restart_seconds is None else restart_seconds
@@ -154,6 +166,12 @@ def cells_of(
                     settings = ExperimentSettings(
                         round_s=round_s, rules=name, speeds=known, sizes=size
                     )
+                    if choices.adoption:
+                        cells += adoption_cells(
+                            cell(workload=workload, policy=DEFAULT_POLICY, settings=settings),
+                            choices,
+                        )
+                        continue
                     for policy in choices.policies or POLICY_NAMES:
                         jobs = copied if policy in FORKING else workload
                         cells.append(cell(workload=jobs, policy=policy, settings=settings))
@@ -178,18 +196,23 @@ def _drawn(
     traces: Sequence[str], reading: TraceOptions, choices: Choices, say: Callable[[str], None]
 ) -> Iterator[StudyWorkload]:
     """Yield the jobs of every trace and seed; print the reader's notes."""
-    if choices.seeds and not (choices.limits or any(is_generated(text) for text in traces)):
-        raise UsageError("--seed: only generated workloads and --limits take a seed, traces do not")
+    is_drawn = choices.limits or choices.adoption or any(map(is_generated, traces))
+    if choices.seeds and not is_drawn:
+        raise UsageError(
+            "--seed: only generated workloads, --limits and --adoption take a seed, traces do not"
+        )
     for text in traces:
         for seed in (choices.seeds or (0,)) if is_generated(text) else (None,):
             draw = partial(read_workload, seed=seed or 0, has_arrivals=choices.loads is not None)
-            specs, said = draw(text, reading, first=choices.first)
-            for part in said:
+            found = draw(text, reading, first=choices.first)
+            for part in found.notes:
                 say(part)
             jobs = StudyWorkload(
                 name=workload_label(text),
-                specs=tuple(specs),
+                specs=tuple(found.specs),
                 seed=seed,
+                speeds=found.speeds,
+                held=found.held,
                 history=tuple(read_history(choices.history, reading, seed or 0)),
             )
             yield from with_limits(jobs, reading.cluster, choices.limits, choices.seeds)
@@ -208,9 +231,14 @@ def _workloads(
 
 
 def comparison_of(
-    records: Sequence[Record], scenario: Scenario | None, command: str, *, has_pictures: bool
+    records: Sequence[Record],
+    scenario: Scenario | None,
+    command: str,
+    *,
+    has_pictures: bool,
+    cells: Sequence[Cell] = (),
 ) -> Comparison:
-    """Return the content of the report."""
+    """Return the content of the report; `cells` tell what was assumed of GPU types."""
     found = groups(records)
     comparison = Comparison("Policies compared", command, records, found, series=load_series(found))
     if scenario:
@@ -218,6 +246,19 @@ def comparison_of(
         drawn = scenario.num_plotted, scenario.charted
         comparison = Comparison(
             scenario.title, command, records, found, notes, series, *drawn, scenario.tree(found)
+        )
+    speeds = {cell.workload.name: cell.workload.speeds for cell in cells}
+    assumed = [note for name, each in speeds.items() if (note := speeds_note(each, name))]
+    comparison = replace(
+        comparison,
+        notes=(*comparison.notes, *assumed),
+        tree={**comparison.tree, "gpu_speeds": speeds_tree(speeds)},
+    )
+    if any(cell.adoption is not None for cell in cells):
+        comparison = replace(
+            comparison,
+            notes=(*adoption_notes(records), *comparison.notes),
+            tree={**comparison.tree, "adoption": adoption_tree(records)},
         )
     if not has_pictures:
         plain = groups([{**record, "occupancy": None} for record in records])

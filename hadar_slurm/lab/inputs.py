@@ -8,20 +8,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
-from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.core.cluster import Cluster, JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.core.throughput import ThroughputTable, parse_table
 from hadar_slurm.errors import ConfigError, TraceError, UsageError
 from hadar_slurm.lab.study.experiment import LIMIT
+from hadar_slurm.lab.traces.adopters import as_submitted
 from hadar_slurm.lab.traces.cluster import is_cluster_file, parse_cluster, parse_cluster_file
 from hadar_slurm.lab.traces.limits import have_limits
-from hadar_slurm.lab.traces.load import DEFAULT_REFERENCE, check_fits, parse_trace, without_unfit
+from hadar_slurm.lab.traces.load import (
+    DEFAULT_REFERENCE,
+    Trace,
+    check_fits,
+    parse_trace,
+    without_unfit,
+)
 from hadar_slurm.lab.traces.restart import RestartCosts
+from hadar_slurm.lab.traces.speeds import TypeSpeed
 from hadar_slurm.lab.traces.workload import GENERATORS, generate
 from hadar_slurm.resources import data_file
 
@@ -32,7 +40,11 @@ ReferenceOption = Annotated[
     str, typer.Option(help="GPU type of the durations in a trace without GPU types.")
 ]
 SpeedsOption = Annotated[
-    str, typer.Option(help="Speeds of other GPU types relative to the reference: a100=1.5,t4=0.3.")
+    str,
+    typer.Option(
+        help="Your own speeds of GPU types relative to the reference, in place of known ones: "
+        "a100=1.5,t4=0.3."
+    ),
 ]
 UnfitOption = Annotated[
     bool, typer.Option(help="Skip jobs that can never run on the cluster, with a message.")
@@ -61,12 +73,14 @@ class TraceOptions:
     costs: RestartCosts = field(default_factory=RestartCosts)
     # GPU type of the durations in a trace without GPU types.
     reference: str = DEFAULT_REFERENCE
-    # Speeds, relative to the reference, of types that the table lacks.
+    # Speeds of types, relative to the reference, in place of those that are known.
     gpu_speeds: Mapping[str, float] = field(default_factory=dict)
     # Whether jobs that can never run are skipped with a message, instead of an error.
     leaves_out_unfit: bool = False
     # Jobs must fit under each of these.
     rules: tuple[GangRules, ...] = (GangRules(),)
+    # Whether they must also fit on the GPU types that they held.
+    must_fit_where_held: bool = False
 
 
 def read_text(path: Path, fault: type[UsageError]) -> str:
@@ -116,6 +130,17 @@ def workload_label(text: str) -> str:
     return text.removeprefix(GENERATE) if is_generated(text) else Path(text).stem
 
 
+class ReadJobs(NamedTuple):
+    """The jobs of a workload, and what has to be said of them."""
+
+    specs: list[JobSpec]
+    notes: Sequence[str] = ()
+    # The speeds of GPU types that were assumed, as the trace has none.
+    speeds: tuple[TypeSpeed, ...] = ()
+    # The GPU types that each job held, in lower case; empty where that is not known.
+    held: Mapping[JobId, frozenset[str]] = {}
+
+
 def read_workload(
     text: str,
     reading: TraceOptions,
@@ -123,8 +148,8 @@ def read_workload(
     seed: int = 0,
     first: int | None = None,
     has_arrivals: bool = False,
-) -> tuple[list[JobSpec], list[str]]:
-    """Return the first N (all for None) jobs of a workload, and notes for the user.
+) -> ReadJobs:
+    """Return the first N (all for None) jobs of a workload, and what has to be said of them.
 
     A generated workload is drawn from `seed`; all jobs arrive at time 0 without `has_arrivals`.
     Raises UsageError with file, line, value and remedy.
@@ -136,18 +161,29 @@ def read_workload(
             raise UsageError(f"{text!r}: expected a generator and a number of jobs: {names}")
         gap_s, draw = _GAP_S if has_arrivals else 0.0, Random(seed).random
         specs = generate(match[1], int(match[2]), draw, reading.table, mean_gap_s=gap_s)
-        return _with_costs(specs[:first], reading.costs), []
+        return ReadJobs(_with_costs(specs[:first], reading.costs))
     table, cluster, reference = reading.table, reading.cluster, reading.reference
     found, speeds = read_text(Path(text), TraceError), reading.gpu_speeds
     trace = parse_trace(found, text, table, cluster, reference=reference, gpu_speeds=speeds)
     trace = trace.first(first)
     for rules in reading.rules:
-        if reading.leaves_out_unfit:
-            trace = without_unfit(trace, cluster, rules)
-        else:
-            check_fits(trace, cluster, rules)
+        trace = _fitting(trace, reading, rules)
     notes = [f"{text}: {part}" for part in (*trace.skipped, *trace.notes)]
-    return _with_costs(trace.jobs, reading.costs), notes
+    return ReadJobs(_with_costs(trace.jobs, reading.costs), notes, trace.speeds, trace.held)
+
+
+def _fitting(trace: Trace, reading: TraceOptions, rules: GangRules) -> Trace:
+    """Return the trace if all its jobs fit the cluster, or without those that do not."""
+    checked = trace
+    if reading.must_fit_where_held and trace.held:
+        specs = as_submitted(trace.jobs, trace.held, frozenset())
+        checked = replace(trace, jobs=tuple(specs))
+    if not reading.leaves_out_unfit:
+        check_fits(checked, reading.cluster, rules)
+        return trace
+    kept = without_unfit(checked, reading.cluster, rules)
+    jobs = tuple(job for job in trace.jobs if job.job_id in kept.places)
+    return replace(kept, jobs=jobs)
 
 
 def read_history(text: str, reading: TraceOptions, seed: int) -> list[JobSpec]:
@@ -157,8 +193,9 @@ def read_history(text: str, reading: TraceOptions, seed: int) -> list[JobSpec]:
     """
     if not text:
         return []
-    specs, _ = read_workload(text, replace(reading, leaves_out_unfit=True), seed=_BEFORE + seed)
-    return [replace(spec, limit_steps=math.inf) for spec in specs]
+    reading = replace(reading, leaves_out_unfit=True, must_fit_where_held=False)
+    found = read_workload(text, reading, seed=_BEFORE + seed)
+    return [replace(spec, limit_steps=math.inf) for spec in found.specs]
 
 
 def check_limits(sizes: str, name: str, specs: Sequence[JobSpec]) -> None:

@@ -15,11 +15,14 @@ from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.journal import Journal
+from hadar_slurm.lab.assumed_speeds import speeds_note
 from hadar_slurm.lab.checks import number_of
 from hadar_slurm.lab.garbage import rare_collections
 from hadar_slurm.lab.study.bounds import Bounds
 from hadar_slurm.lab.study.experiment import ExperimentSettings, Result, run_experiment
 from hadar_slurm.lab.study.failures import draw_failures
+from hadar_slurm.lab.study.tables import show_notes
+from hadar_slurm.lab.traces.speeds import TypeSpeed
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.sim.backend import Failure
 
@@ -89,15 +92,16 @@ def run_with_bar(
         )
 
 
-def as_tree(result: Result, least: Bounds) -> dict[str, object]:
-    """Return the result and the bounds as JSON."""
+def as_tree(result: Result, least: Bounds, speeds: Sequence[TypeSpeed] = ()) -> dict[str, object]:
+    """Return the result, the bounds and the speeds assumed of GPU types as JSON."""
     tree = result.figures
     timings = {name: tree.pop(name) for name in ("decision_ms_p50", "decision_ms_p99", "cpu_s")}
-    return tree | {f"bound_{name}": bound for name, bound in asdict(least).items()} | timings
+    bounds = {f"bound_{name}": bound for name, bound in asdict(least).items()}
+    return tree | bounds | {"gpu_speeds": [each.tree for each in speeds]} | timings
 
 
-def show(result: Result, least: Bounds, is_forked: bool) -> None:
-    """Print the result beside the lower bounds for any policy."""
+def show(result: Result, least: Bounds, is_forked: bool, speeds: Sequence[TypeSpeed] = ()) -> None:
+    """Print the result beside the lower bounds for any policy, and the speeds assumed of types."""
     table = Table(
         title=f"{result.policy}: {result.completed} of {result.jobs} jobs completed",
         caption="least: lower bound for any policy; ratio: value / least.",
@@ -128,7 +132,10 @@ def show(result: Result, least: Bounds, is_forked: bool) -> None:
         ("CPU time", f"{result.cpu_s:.1f} s"),
     ):
         table.add_row(name, text)
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    if note := speeds_note(speeds):
+        show_notes([note], console)
 
 
 def _of_users(result: Result) -> list[tuple[str, str]]:

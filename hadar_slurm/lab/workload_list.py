@@ -23,9 +23,9 @@ from typing import Annotated
 
 from pydantic import Field, RootModel
 
-from hadar_slurm.core.job import JobSpec
 from hadar_slurm.errors import ConfigError, UsageError
 from hadar_slurm.lab.inputs import (
+    ReadJobs,
     TraceOptions,
     read_cluster,
     read_table,
@@ -60,7 +60,7 @@ class WorkloadList(RootModel[list[WorkloadEntry]]):
     """A list of workloads."""
 
 
-_Read = Callable[[str, TraceOptions], list[JobSpec]]
+_Read = Callable[[str, TraceOptions], ReadJobs]
 
 
 def read_workload_lists(
@@ -77,11 +77,11 @@ def read_workload_lists(
     with the list's file and line, the value, and what is accepted.
     """
 
-    def read(text: str, options: TraceOptions) -> list[JobSpec]:
-        specs, notes = read_workload(text, options, first=first)
-        for note in notes:
+    def read(text: str, options: TraceOptions) -> ReadJobs:
+        found = read_workload(text, options, first=first)
+        for note in found.notes:
             say(note)
-        return specs
+        return found
 
     found: dict[tuple[str, str, float | None], str] = {}
     workloads: list[ClusterWorkload] = []
@@ -136,7 +136,8 @@ def _workloads(
     for number, trace in enumerate(entry.traces):
         place = file.place(index, "traces", number)
         with _in_errors(place):
-            specs = read(str(folder / trace), options)
+            found = read(str(folder / trace), options)
+            specs = found.specs
             if entry.load is not None:
                 specs = scale_to_load(specs, options.cluster, entry.load)
         jobs = StudyWorkload(
@@ -145,6 +146,7 @@ def _workloads(
             load=entry.load,
             restart=entry.restart_seconds,
             family=entry.family,
+            speeds=found.speeds,
         )
         yield (
             place,

@@ -12,6 +12,7 @@ from hadar_slurm.lab.site.jobs import Work
 from hadar_slurm.lab.site.play import POLL_S, Play
 from hadar_slurm.lab.site.results import StreamPlayed
 from hadar_slurm.lab.site.users import NUM_USERS
+from hadar_slurm.lab.traces.adopters import drawn
 
 NUM_JOBS = 40
 _MEAN_GAP_S = 1.0
@@ -42,22 +43,12 @@ def draw_stream(seed: int, count: int = NUM_JOBS) -> tuple[StreamJob, ...]:
     return tuple(jobs)
 
 
-def adopters(count: int, percent: int, seed: int) -> frozenset[int]:
-    """Return the places of the jobs submitted through hadar-sbatch: `percent` of them, rounded.
-
-    A larger share with the same seed contains every smaller one, so shares differ by few jobs.
-    """
-    order = list(range(count))
-    random.Random(f"adoption {seed}").shuffle(order)
-    return frozenset(order[: round(count * percent / 100)])
-
-
 def play_stream(play: Play, stream: Sequence[StreamJob], percent: int, seed: int) -> StreamPlayed:
     """Play a stream to its end, and return what became of it.
 
     Completion times run from the return of the submission to the first look after the job's end.
     """
-    adopted = adopters(len(stream), percent, seed)
+    adopted = drawn(len(stream), percent, seed)
     plain = frozenset(range(len(stream))) - adopted
     todo = list(enumerate(stream))
     ids: dict[JobId, int] = {}

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -32,12 +32,14 @@ from hadar_slurm.core.cluster import Cluster, JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.errors import HadarError, UsageError
+from hadar_slurm.lab.policies.adoption import Adoption
 from hadar_slurm.lab.study import occupancy
 from hadar_slurm.lab.study.bounds import Bounds, bounds, forking_bound_s
 from hadar_slurm.lab.study.experiment import ORACLE, ExperimentSettings, Result, run_experiment
 from hadar_slurm.lab.study.provenance import code_digest, machine, versions
 from hadar_slurm.lab.traces.limits import Limits, have_limits
-from hadar_slurm.policies.policy import Policy
+from hadar_slurm.lab.traces.speeds import TypeSpeed
+from hadar_slurm.policies.policy import DEFAULT_USER_SHARES, Policy
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.sim.claims import Claim
 
@@ -73,6 +75,10 @@ class StudyWorkload:
     claims: tuple[tuple[JobId, Claim], ...] = ()
     # Jobs that have ended before.
     history: tuple[JobSpec, ...] = ()
+    # The speeds of GPU types that were assumed, as the trace has none.
+    speeds: tuple[TypeSpeed, ...] = ()
+    # The GPU types that each job held, in lower case; empty where that is not known.
+    held: Mapping[JobId, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,15 +101,20 @@ class Cell:
     settings: ExperimentSettings = field(default_factory=ExperimentSettings)
     # How strictly users share under hadar; None: as by default.
     user_shares: float | None = None
+    # Per cent of the users whose jobs are the policy's, and these users; all others' are plain
+    # Slurm's. None: all jobs are the policy's.
+    adoption: float | None = None
+    adopters: frozenset[str] = frozenset()
 
     @cached_property
     def key(self) -> str:
         """Return a digest of all inputs of the run."""
         jobs = self.workload
         specs = _specs_digest(jobs.specs), jobs.claims, _specs_digest(jobs.history)
-        code = [run_experiment.__module__, type(self.make_policy()).__module__]
+        policies = {type(make_policy(self.policy)).__module__, type(self.make_policy()).__module__}
+        code = [run_experiment.__module__, *sorted(policies)]
         programs = sorted(versions().items()), code_digest(code)
-        policy = self.policy, self.user_shares
+        policy = self.policy, self.user_shares, self.adoption is not None, sorted(self.adopters)
         parts = [VERSION, specs, self.cluster, policy, self.settings, *programs]
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
@@ -121,22 +132,34 @@ class Cell:
             "restart": self.workload.restart,
             "round_s": self.settings.round_s,
             "policy": self.policy_name,
+            **({} if self.adoption is None else self._adoption_labels),
         }
+
+    @property
+    def _adoption_labels(self) -> Record:
+        knows = ", ".join(self._knows)
+        return {"adoption": self.adoption, "adopted": self.policy, "knows": knows}
+
+    @property
+    def _knows(self) -> list[str]:
+        """What the policy knows, where not all."""
+        speeds, sizes = self.settings.speeds, self.settings.sizes
+        notes = [] if speeds == ORACLE else [speeds]
+        return notes if sizes == ORACLE else [*notes, f"sizes {sizes}"]
 
     @property
     def policy_name(self) -> str:
         """Return the policy, with its knowledge and its shares where not usual."""
-        speeds, shares = self.settings.speeds, self.user_shares
-        notes = [] if speeds == ORACLE else [speeds]
-        notes += [] if self.settings.sizes == ORACLE else [f"sizes {self.settings.sizes}"]
+        notes, shares = self._knows, self.user_shares
         notes += [] if shares is None else [f"user_shares {shares:g}"]
+        notes += [] if self.adoption is None else [f"{self.adoption:g} % of users"]
         return f"{self.policy} ({', '.join(notes)})" if notes else self.policy
 
     def make_policy(self) -> Policy:
         """Return the policy."""
-        if self.user_shares is None:
-            return make_policy(self.policy)
-        return make_policy(self.policy, user_shares=self.user_shares)
+        shares = DEFAULT_USER_SHARES if self.user_shares is None else self.user_shares
+        policy = make_policy(self.policy, user_shares=shares)
+        return policy if self.adoption is None else Adoption(policy, self.adopters)
 
     @property
     def is_forked(self) -> bool:
@@ -261,6 +284,7 @@ def _figures(cell: Cell, result: Result, limits: Bounds) -> Record:
         "mean_jct_over_bound": result.mean_jct_s / jct_bound_s if jct_bound_s > 0 else None,
         "jcts_s": [round(jct.jct_s, 3) for jct in ended],
         "users": [spec.user for spec in specs],
+        **({} if cell.adoption is None else {"adopters": sorted(cell.adopters)}),
         "gpu_hours": [_gpu_hours(spec, cell.cluster) for spec in specs],
         "occupancy": occupancy.to_tree(drawn) if drawn else None,
     }

@@ -20,7 +20,9 @@ from hadar_slurm.lab.study.compare import Record
 from hadar_slurm.lab.study.summary import HOUR_S, Group, Note, Series
 
 # Too long for tables; only the cells' files have them.
-_NOT_IN_TABLES = ("jcts_s", "users", "gpu_hours", "occupancy", "detail", "version")
+_NOT_IN_TABLES = (
+    "jcts_s", "users", "adopters", "gpu_hours", "occupancy", "detail", "version", "knows",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,8 @@ class Choices:
     limits: Limits | None = None
     # A workload of jobs that have ended before; "" for none.
     history: str = ""
+    # Shares of the users, in per cent, whose jobs are the policies'; none: all jobs are.
+    adoption: tuple[float, ...] = ()
     # Further workloads, for a scenario that takes lists of them.
     workloads: tuple[ClusterWorkload, ...] = ()
 

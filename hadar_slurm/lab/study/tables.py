@@ -97,10 +97,17 @@ def run_with_bars(
 
 
 def show(found: Sequence[Group], notes: Sequence[Note]) -> None:
-    """Print the notes or, without notes, a table for each group."""
+    """Print a table for each group, and the notes."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=_WIDE)
+    for group in found:
+        console.print(_group_table(group, has_room=console.width >= _WIDE))
+    show_notes(notes, console)
+
+
+def show_notes(notes: Sequence[Note], console: Console) -> None:
+    """Print notes with their tables."""
     for note in notes:
         console.print(Text(note.heading, style="bold"))
         for words in note.paragraphs:
@@ -113,9 +120,6 @@ def show(found: Sequence[Group], notes: Sequence[Note]) -> None:
             for row in rows:
                 table.add_row(*row)
             console.print(table)
-    if not notes:
-        for group in found:
-            console.print(_group_table(group, has_room=console.width >= _WIDE))
 
 
 def _group_table(group: Group, *, has_room: bool) -> Table:

@@ -44,7 +44,8 @@ def read_elasticflow(
     in_order, notes = by_arrival(jobs), _notes(jobs, speeds)
     if [job.job_id for job in in_order] != list(places):
         notes = ("lines are not in the order of submission_time; the jobs were sorted", *notes)
-    return Trace("elasticflow", in_order, places, notes=notes)
+    assumed = speeds.assumed((), {job.workload for job in jobs})
+    return Trace("elasticflow", in_order, places, notes=notes, speeds=assumed)
 
 
 def _rows(lines: Sequence[str], origin: str) -> Iterator[tuple[str, Mapping[str, str]]]:

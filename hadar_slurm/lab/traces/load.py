@@ -1,6 +1,7 @@
-"""Parse workload traces in their published formats, from text to jobs, without I/O.
+"""Parse workload traces in their published formats, from text to jobs.
 
-`parse_trace` detects the format; docs/traces.md describes them.
+`parse_trace` detects the format; docs/traces.md describes them. It reads no file but the package's
+knowledge of GPU types.
 """
 
 from __future__ import annotations

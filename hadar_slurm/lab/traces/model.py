@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
+from hadar_slurm.lab.traces.speeds import TypeSpeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,10 @@ class Trace:
     skipped: tuple[Skipped, ...] = ()
     # Sentences on assumptions and unused values.
     notes: tuple[str, ...] = ()
+    # The speeds of GPU types that jobs have without throughputs of their own.
+    speeds: tuple[TypeSpeed, ...] = ()
+    # The GPU types that each job held, in lower case; empty for formats that do not say it.
+    held: Mapping[JobId, frozenset[str]] = field(default_factory=dict)
 
     def first(self, number: int | None) -> Trace:
         """Return the trace with the first `number` jobs only; None keeps all."""

@@ -59,6 +59,7 @@ def read_sacct(
     """
     jobs: list[JobSpec] = []
     places: dict[JobId, str] = {}
+    held: dict[JobId, frozenset[str]] = {}
     left_out, counts = Tally(), Counter[str]()
     gpu_types: set[str] = set()
     for place, record in _records(lines, origin, left_out):
@@ -69,6 +70,7 @@ def read_sacct(
             continue
         gpu_types.update(gpus)
         places[job_id] = place
+        held[job_id] = frozenset(speeds.here(gpu_type) for gpu_type in gpus)
         job = _job(job_id, record, gpus, place, speeds, restart_cost_s)
         jobs.append(replace(job, limit_steps=_limit_s(record, place)))
         counts.update(_assumptions(record, gpus, job_id))
@@ -82,7 +84,8 @@ def read_sacct(
     jobs, num_unlimited = _with_limits(jobs)
     counts["unlimited"] = num_unlimited
     notes = _notes(counts, jobs, gpu_types - {""}, speeds)
-    return Trace("sacct", by_arrival(jobs), places, skipped, notes)
+    assumed = speeds.assumed(gpu_types - {""}, {job.workload for job in jobs})
+    return Trace("sacct", by_arrival(jobs), places, skipped, notes, assumed, held)
 
 
 def _records(lines: Iterable[str], origin: str, left_out: Tally) -> Iterator[tuple[str, Record]]:
@@ -286,8 +289,8 @@ def _notes(
 ) -> tuple[str, ...]:
     named = ", ".join(sorted({job.workload for job in jobs if job.workload}))
     notes = [
-        "each job trains for as long as it held its GPUs; other GPU types have the mean relative "
-        "speeds of the throughput table's models" + f", or those of {named}" * bool(named)
+        "each job trains for as long as it held its GPUs; on other GPU types its throughput "
+        "differs by their relative speeds" + f", for {named} by their own" * bool(named)
     ]
     states = sorted(key for key in counts if key.startswith("state "))
     if ends := ", ".join(f"{counts[key]} {key.removeprefix('state ')}" for key in states):

@@ -5,64 +5,67 @@ speed for its model, by the first of these sources that has one:
 
 1. a speed given by the user (`parse_gpu_speeds`);
 2. a workload of exactly this name in the throughput table: the ratio of its rows for the gang;
-3. the model's family: the table's models are the families (`ResNet-50`, `LM`, ...), `_FAMILIES`
-   maps other models to them, and a family's speed is the geometric mean over its batch sizes of
-   the ratio of rates on one GPU (V100 gangs were measured on other machines than single V100s);
-4. for models without a family: the geometric mean over all families;
-5. for types that the shipped table lacks: Sia's measurements, see `_SIA`;
-6. for a MIG slice: its fraction of the whole GPU's compute slices, `1g.5gb` being 1/7 of an A100.
+3. what hadard, too, believes of the types (`core/type_ratios.py`).
 
 On a type that none of these covers, only jobs that ran on it can run.
 """
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from statistics import geometric_mean
 
+from hadar_slurm.core.gpu_types import type_among
 from hadar_slurm.core.throughput import SPREAD_FACTOR, GangThroughput, Throughputs, ThroughputTable
+from hadar_slurm.core.type_ratios import MOST, Ratio, RatioOrigin, TypeRatios
 from hadar_slurm.core.units import parse_number
 from hadar_slurm.errors import UsageError
+from hadar_slurm.jobspec.estimator import shipped_ratios
 
 DEFAULT_REFERENCE = "V100"
 
-# Upper bound of the ratio of two GPUs' speeds; larger ratios in a table are ignored.
-_MOST = 1e6
 
-# Prefixes of model names, in lower case without punctuation; the longest match decides.
-_PREFIXES: Mapping[str, str] = {
-    "ResNet-50": "alexnet densenet efficientnet inception mobilenet resnet resnext vgg",
-    "ResNet-18": "resnet18",
-    "Transformer": "bert gpt roberta t5 transformer",
-    "LM": "deepspeech gnmt lstm",
-    "CycleGAN": "dcgan",
-    "Recommendation": "ncf neumf recoder",
-}
-_FAMILIES = {start: family for family, starts in _PREFIXES.items() for start in starts.split()}
+@dataclass(frozen=True, slots=True)
+class TypeSpeed:
+    """The speed of a GPU type that a replay assumes, relative to the reference type."""
 
-# Samples/s on one GPU at each GPU's largest batch, relative to a V100: Sia (SOSP'23),
-# github.com/siasosp23/artifacts at aaf7a0d; ResNet-50 on ImageNet, ResNet-18 on CIFAR-10, and BERT
-# for Transformer. Families without a measurement take the geometric mean of these three.
-_SIA_ANCHOR = "v100"
-_SIA: dict[str, dict[str, float]] = {
-    "ResNet-50": {"a100": 1.54, "rtx6000": 0.62, "rtx2080ti": 0.64, "t4": 0.32},
-    "ResNet-18": {"a100": 2.13, "rtx6000": 0.79, "rtx2080ti": 0.70, "t4": 0.31},
-    "Transformer": {"a100": 3.4, "rtx6000": 0.90, "rtx2080ti": 0.65, "t4": 0.31},
-}
-# Other spellings, by Slurm's AutoDetect and by users.
-_SPELLINGS: Mapping[str, str] = {
-    **dict.fromkeys(("rtx-2080-ti", "2080ti", "2080-ti"), "rtx2080ti"),
-    "rtx-6000": "rtx6000",
-}
+    gpu_type: str
+    # The model of the jobs concerned; "" for all jobs without a known model.
+    model: str
+    relative_to: str
+    ratio: float
+    # Two thirds of the true ratios are within this factor of it, 1 or more.
+    spread: float
+    origin: RatioOrigin
+    # The number of models, or of a model's batch sizes, on which the spread rests; 0: on none.
+    samples: int
+    # With origin `bandwidth`: the type whose speed is scaled.
+    basis: str
 
-# Compute slices of GPUs with MIG if not seven; and the GPU of a slice without a GPU name.
-_MIG = re.compile(r"(?:^|[^0-9a-z])([1-7])g\.[0-9]+gb")
-_NUM_SLICES: Mapping[str, int] = {"a30": 4}
-_MIG_WHOLE = "a100"
+    @property
+    def source(self) -> str:
+        """Return the origin in words."""
+        models = (
+            f"{self.samples} {'batch sizes' if self.model else 'models'}" if self.samples else ""
+        )
+        match self.origin:
+            case RatioOrigin.BANDWIDTH:
+                return f"memory bandwidth, from {self.basis}"
+            case RatioOrigin.TABLE:
+                return f"throughput table, {models or 'one workload'}"
+            case RatioOrigin.MEASURED:
+                return f"measured elsewhere, {models or 'other models'}"
+            case RatioOrigin.GIVEN:
+                return "--gpu-speeds"
+            case RatioOrigin.REFERENCE:
+                return "reference"
+
+    @property
+    def tree(self) -> dict[str, object]:
+        """Return it as JSON."""
+        return asdict(self)
 
 
 def parse_gpu_speeds(text: str, what: str = "--gpu-speeds") -> dict[str, float]:
@@ -76,7 +79,7 @@ def parse_gpu_speeds(text: str, what: str = "--gpu-speeds") -> dict[str, float]:
         if not (name and equals):
             raise UsageError(f"{what}: {part!r}: expected TYPE=SPEED, such as H100=2.5")
         speed = parse_number(value, f"{what}: speed of {name}", UsageError)
-        if not 1 / _MOST < speed < _MOST:
+        if not 1 / MOST < speed < MOST:
             raise UsageError(f"{what}: speed of {name} {value!r}: expected a number above 0")
         if name.lower() in speeds:
             raise UsageError(f"{what}: {part!r}: given twice; upper and lower case are one type")
@@ -94,9 +97,7 @@ class SpeedTable:
     given: Mapping[str, float] = field(default_factory=dict)
     # Types for which jobs need rates, in the cluster's spelling; the table's types if empty.
     gpu_types: tuple[str, ...] = ()
-    # Caches: speeds by type and family, throughputs by job type relative to the recorded one, and
-    # throughputs by job type and recorded steps/s.
-    _speeds: dict[tuple[str, str | None], float | None] = field(default_factory=dict, init=False)
+    # Caches: throughputs by job type relative to the recorded one, and by job type and steps/s.
     _relative: dict[object, dict[str, GangThroughput]] = field(default_factory=dict, init=False)
     _throughputs: dict[object, Throughputs] = field(default_factory=dict, init=False)
 
@@ -135,37 +136,68 @@ class SpeedTable:
             self._throughputs[key] = Throughputs.of(rows)
         return self._throughputs[key]
 
+    @cached_property
+    def ratios(self) -> TypeRatios:
+        """Return what is known of the types, without the speeds given."""
+        return shipped_ratios(self.table)
+
     def family(self, name: str) -> str | None:
         """Return the table's model whose relative speeds apply; None for the mean of all."""
-        plain = _plain(name)
-        if own := [model for model in self._families if _plain(model) == plain]:
-            return own[-1]
-        family = _FAMILIES.get(max(filter(plain.startswith, _FAMILIES), key=len, default=""))
-        return family if family in self._families else None
+        return self.ratios.family(name)
 
     def names(self, name: str) -> bool:
         """Return whether the table has a workload or a model of exactly this name."""
-        models = map(str.lower, self._families)
-        return self.table.throughputs(name) is not None or name.lower() in models
+        return self.ratios.names(name)
+
+    def ratio(self, gpu_type: str, family: str | None) -> Ratio | None:
+        """Return the speed of a type relative to a reference GPU; None if unknown."""
+        return self.ratios.ratio(gpu_type, self.reference, family, self.given)
 
     def speed(self, gpu_type: str, family: str | None) -> float | None:
-        """Return the speed of a type relative to a reference GPU; None if unknown."""
-        key = (gpu_type.lower(), family)
-        if key not in self._speeds:
-            known = {**self._of_family(family), self.reference.lower(): 1.0, **self.given}
-            self._speeds[key] = _look_up(gpu_type.lower(), known)
-        return self._speeds[key]
+        """Return the value of `ratio`."""
+        found = self.ratio(gpu_type, family)
+        return None if found is None else found.value
+
+    def here(self, gpu_type: str) -> str:
+        """Return the cluster's type that a recorded one is ("": the reference), in lower case.
+
+        The recorded one if the cluster has none.
+        """
+        name, types = (gpu_type or self.reference).lower(), [k.lower() for k in self.gpu_types]
+        return type_among(name, types, self.ratios.known_types) or name
+
+    def assumed(self, gpu_types: Iterable[str], names: Iterable[str]) -> tuple[TypeSpeed, ...]:
+        """Return the speeds of types, the cluster's too, for the models of workloads."""
+        families = sorted({self.family(name) or "" for name in names})
+        return tuple(
+            TypeSpeed(
+                gpu_type,
+                family,
+                self.reference,
+                ratio.value,
+                math.exp(ratio.spread),
+                ratio.origin,
+                ratio.samples,
+                ratio.basis,
+            )
+            for family in families
+            for gpu_type in self._all(gpu_types)
+            if (ratio := self.ratio(gpu_type, family or None))
+        )
 
     def note(self, gpu_types: Iterable[str]) -> tuple[str, ...]:
         """Return a sentence on types, the cluster's too, without a relative speed, if any."""
-        names = {name.lower(): name for name in (*gpu_types, *self.gpu_types)}
-        unknown = sorted(name for lower, name in names.items() if not self.speed(lower, None))
+        unknown = [name for name in self._all(gpu_types) if not self.speed(name, None)]
         if not unknown:
             return ()
         return (
             f"unknown speed of {', '.join(unknown)} relative to {self.reference}: only jobs that "
             f"ran on it can run on it; give --gpu-speeds {unknown[0]}=SPEED",
         )
+
+    def _all(self, gpu_types: Iterable[str]) -> list[str]:
+        """Return types with those of the cluster, in the latter's spelling, sorted."""
+        return sorted({name.lower(): name for name in (*gpu_types, *self.gpu_types)}.values())
 
     def _find_relative(
         self, name: str, num_gpus: int, ran_on: frozenset[str], *, was_spread: bool
@@ -186,52 +218,18 @@ class SpeedTable:
             on = {
                 gpu_type: (rows.on(row, num_gpus), rows.on(row, num_gpus, is_spread=True))
                 for gpu_type in wanted
-                if gpu_type not in self.given and (row := _match(gpu_type, rows.gpu_types))
+                if gpu_type not in self.given and (row := self._row(gpu_type, rows))
             }
             found |= _ratios(on, ran_on, was_spread=was_spread)
         return found
 
-    def _of_family(self, family: str | None) -> Mapping[str, float]:
-        """Return the known speeds by type for a family, or for models without one."""
-        reference = self.reference.lower()
-        if family is not None and (base := _look_up(reference, self._families[family])):
-            return {gpu_type: speed / base for gpu_type, speed in self._families[family].items()}
-        ratios: dict[str, list[float]] = defaultdict(list)
-        for own in self._families.values():
-            if base := _look_up(reference, own):
-                for gpu_type, speed in own.items():
-                    ratios[gpu_type].append(speed / base)
-        return {gpu_type: geometric_mean(values) for gpu_type, values in ratios.items()}
+    def _row(self, gpu_type: str, rows: Throughputs) -> str | None:
+        """Return the type of a workload's rows that a type is."""
+        return type_among(gpu_type, rows.gpu_types, self.ratios.known_types)
 
     @cached_property
     def _table_types(self) -> tuple[str, ...]:
         return tuple(sorted({k for row in self.table.workloads.values() for k in row.gpu_types}))
-
-    @cached_property
-    def _families(self) -> dict[str, dict[str, float]]:
-        """Speeds by type of every model of the table, relative to the table's anchor type."""
-        types = self._table_types
-        anchor = _SIA_ANCHOR if _SIA_ANCHOR in types else next(iter(types), "")
-        ratios: dict[str, dict[str, list[float]]] = {}
-        for name, throughputs in self.table.workloads.items():
-            family = ratios.setdefault(name.partition(" (batch size")[0], defaultdict(list))
-            for gpu_type in throughputs.gpu_types:
-                if ratio := _ratio(throughputs, gpu_type, anchor):
-                    family[gpu_type].append(ratio)
-        mean = {k: geometric_mean([row[k] for row in _SIA.values()]) for k in _SIA["ResNet-50"]}
-        return {
-            model: (_SIA.get(model, mean) if anchor == _SIA_ANCHOR else {})
-            | {gpu_type: geometric_mean(values) for gpu_type, values in gpu_types.items()}
-            for model, gpu_types in ratios.items()
-        }
-
-
-def _ratio(throughputs: Throughputs, gpu_type: str, anchor: str) -> float | None:
-    """Return the ratio of two types' rates for the smallest gang measured on both."""
-    sizes, on = sorted({size for (_, size), _ in throughputs.rows}), throughputs.on
-    both = ((on(gpu_type, size), on(anchor, size)) for size in sizes)
-    ratios = (one / other for one, other in both if one > 0 and other > 0)
-    return next((ratio for ratio in ratios if 1 / _MOST < ratio < _MOST), None)
 
 
 def _ratios(
@@ -241,35 +239,6 @@ def _ratios(
     pace = min(on[gpu_type][was_spread] for gpu_type in ran_on) if ran_on <= on.keys() else 0.0
     if pace <= 0:
         return {}
-    is_sane = all(max(rates) / pace < _MOST for rates in on.values())
+    is_sane = all(max(rates) / pace < MOST for rates in on.values())
     found = {k: GangThroughput(one / pace, spread / pace) for k, (one, spread) in on.items()}
     return found if is_sane else {}
-
-
-def _look_up(gpu_type: str, known: Mapping[str, float]) -> float | None:
-    """Return a type's speed by its name, by a known name in it, or as a slice of a GPU."""
-    if gpu_type in known:
-        return known[gpu_type]
-    if cut := _MIG.search(gpu_type):
-        whole = _match(gpu_type[: cut.start()] or _MIG_WHOLE, (*known, *_NUM_SLICES)) or ""
-        speed = known.get(whole)
-        return None if speed is None else speed * int(cut[1]) / _NUM_SLICES.get(whole, 7)
-    return known.get(_match(gpu_type, known) or "")
-
-
-def _match(gpu_type: str, known: Iterable[str]) -> str | None:
-    """Return the known type in a name such as `tesla_v100-sxm2-32gb`; None without one."""
-    known = tuple(known)
-    if gpu_type in known:
-        return gpu_type
-    words = f"-{re.sub('[^0-9a-z]+', '-', gpu_type).strip('-')}-"
-    if "-ada-" in words or _MIG.search(gpu_type):
-        # An RTX 6000 Ada is not an RTX 6000, a slice not a whole GPU.
-        return None
-    spellings = [*((name, name) for name in known), *_SPELLINGS.items()]
-    fits = [(len(word), name) for word, name in spellings if f"-{word}-" in words and name in known]
-    return max(fits)[1] if fits else None
-
-
-def _plain(name: str) -> str:
-    return re.sub("[^0-9a-z]+", "", name.partition(" (batch size")[0].lower())

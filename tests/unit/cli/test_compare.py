@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from histories import MODERN_CLUSTER, modern_history
 
 from hadar_slurm.cli.main import app
 
@@ -107,6 +108,60 @@ def test_a_generated_workload_has_seeds(
     assert len(list((tmp_path / "cells").glob("*.json"))) == 2
 
 
+def test_adoption_says_who_gains_and_who_loses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each share has a row, each user one in a second table, and both are in the JSON."""
+    path = tmp_path / "modern.sacct"
+    path.write_text(modern_history(30, users=4), encoding="utf-8")
+    words = [str(path), "--cluster", MODERN_CLUSTER, "--policy", "srsf", "--adoption", "50,100"]
+    words += ["--seed", "1,2", "--output", str(tmp_path / "out")]
+    status, out, _ = compare(words, monkeypatch, capsys)
+    assert status == 0
+    for part in (
+        "adoption of srsf",
+        "adoption of srsf by user",
+        "user3",
+        "Marked with *",
+        "Seed 1",
+    ):
+        assert part in out
+    assert "srsf (50 % of users)" in out
+    tree = json.loads(compare([*words, "--json"], monkeypatch, capsys)[1])
+    found = [
+        (each["percent"], each["seed"], each["adopters"]["users"]) for each in tree["adoption"]
+    ]
+    assert found == [(50, 1, 2), (100, 1, 4), (50, 2, 2), (100, 2, 4)]
+    assert [each["others"]["gain"] is None for each in tree["adoption"]] == [False, True] * 2
+    assert {each["trace"] for each in tree["gpu_speeds"]} == {"modern"}
+    without = tmp_path / "anonymous.sacct"
+    without.write_text(path.read_text("utf-8").replace("|User|", "|Ghost|"), encoding="utf-8")
+    status, _, err = compare([str(without), *words[1:]], monkeypatch, capsys)
+    assert (status, "anonymous does not have users" in " ".join(err.split())) == (2, True)
+
+
+def test_a_plain_job_has_to_fit_on_the_type_that_it_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job on a type that the cluster lacks is an error, or left out."""
+    path = tmp_path / "modern.sacct"
+    path.write_text(modern_history(12, users=2), encoding="utf-8")
+    words = [str(path), "--cluster", "8xa100,8xh100", "--policy", "srsf", "--adoption", "100"]
+    words += ["--output", str(tmp_path / "out")]
+    status, _, err = compare(words, monkeypatch, capsys)
+    assert status == 2
+    assert "on none of the cluster's types" in " ".join(err.split())
+    status, out, err = compare([*words, "--leave-out-unfit", "--json"], monkeypatch, capsys)
+    assert status == 0
+    # Those on `nvidia_h100_80gb_hbm3` stay: that is the cluster's h100.
+    held = [
+        line
+        for line in path.read_text("utf-8").splitlines()
+        if ":nvidia_h100" in line or ":a100" in line
+    ]
+    assert json.loads(out)["adoption"][0]["all"]["jobs"] == len(held) < 12
+
+
 def test_generality_takes_lists_of_workloads(
     trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,7 +223,16 @@ def test_jobs_that_never_fit_are_told_or_left_out(
         (["{trace}", "--load", "0"], "--load 0: expected 1 per cent or more"),
         (["{trace}", "--first", "1", "--load", "70"], "--load 70: all jobs arrive at once"),
         (["{trace}", "--seed", "1.5"], "--seed 1.5: expected whole numbers"),
-        (["{trace}", "--seed", "1"], "--seed: only generated workloads and --limits take a seed"),
+        (["{trace}", "--seed", "1"], "--seed: only generated workloads, --limits and"),
+        (["{trace}", "--adoption", "30"], "few does not have the GPU types on which its jobs ran"),
+        (
+            ["{trace}", "--adoption", "0"],
+            "--adoption 0: expected per cent, above 0 and at most 100",
+        ),
+        (["{trace}", "--adoption", "x"], "--adoption 'x': expected a number"),
+        (["{trace}", "--adoption", "9", "--policy", "hadare"], "--adoption: hadare forks jobs"),
+        (["{trace}", "--adoption", "9", "--rules", "gavel"], "--adoption: only hadar's rules"),
+        (["--scenario", "liars", "--adoption", "9"], "--adoption: scenarios take none"),
         (["{trace}", "--sizes", "long"], "--sizes 'long': expected one of oracle, limit, learned"),
         (["{trace}", "--sizes", "limit"], "--sizes limit: few has no time limits; give --limits"),
         (["{trace}", "--limits", "5x"], "--limits 5x: limits are not used; give --sizes limit"),

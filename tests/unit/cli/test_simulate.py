@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from histories import MODERN, MODERN_CLUSTER, modern_history
 
 from hadar_slurm.cli.main import app
 from hadar_slurm.journal import read_journal
@@ -221,3 +222,34 @@ def test_users_have_a_row_of_their_own(
     assert "slow-down of users, mean / worst" in out
     _, out, _ = simulate([str(trace), "--cluster", "1xv100,1xk80"], monkeypatch, capsys)
     assert "slow-down of users" not in out
+
+
+def test_a_modern_history_needs_no_speeds_and_says_what_it_assumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """H100, A100, L40S and T4 are known, and each ratio has its spread and origin."""
+    path = tmp_path / "modern.sacct"
+    path.write_text(modern_history(20), encoding="utf-8")
+    words = [str(path), "--cluster", MODERN_CLUSTER, "--policy", "srsf"]
+    status, out, err = simulate([*words, "--json"], monkeypatch, capsys)
+    assert status == 0
+    assert "unknown" not in err
+    told = {each["gpu_type"]: each for each in json.loads(out)["gpu_speeds"]}
+    assert told.keys() == set(MODERN)
+    assert told["a100"]["origin"] == "measured"
+    assert told["l40s"] == {
+        "gpu_type": "l40s",
+        "model": "",
+        "relative_to": "V100",
+        "ratio": pytest.approx(0.96),
+        "spread": pytest.approx(1.49, abs=0.01),
+        "origin": "bandwidth",
+        "samples": 0,
+        "basis": "v100",
+    }
+    _, out, _ = simulate(words, monkeypatch, capsys)
+    assert "speed of GPU types relative to V100" in out
+    assert "memory bandwidth, from a100" in " ".join(out.split())
+    _, out, _ = simulate([*words, "--json", "--gpu-speeds", "l40s=2"], monkeypatch, capsys)
+    told = {each["gpu_type"]: each for each in json.loads(out)["gpu_speeds"]}
+    assert (told["l40s"]["ratio"], told["l40s"]["origin"]) == (2.0, "given")

@@ -30,12 +30,20 @@ SHIPPED = parse_gpu_types(data_file("gpu_types.json").read_text(encoding="utf-8"
         ("t400", 80.0, 2.0, 7.5),
         ("l40s", 864.0, 48.0, 8.9),
         ("mi300x", 5300.0, 192.0, None),
+        ("amd_instinct_mi300a", 5300.0, 128.0, None),
+        ("rtx_6000_ada_generation", 960.0, 48.0, 8.9),
+        ("a10g", 600.0, 24.0, 8.6),
+        # Other cards, whose names only begin alike.
+        ("rtx_a1000", None, None, None),
+        ("quadro_p4000_8gb", None, 8.0, None),
         ("quantum9", None, None, None),
         ("quantum9_64gb", None, 64.0, None),
-        # Slices have their share of the memory, and of its bandwidth.
+        # Slices have the smaller of their shares of memory and of compute slices.
         ("nvidia_a100-sxm4-40gb_mig_1g.5gb", 1555.0 / 8, 5.0, 8.0),
-        ("a100_3g.20gb", 1555.0 / 2, 20.0, 8.0),
-        ("1g.5gb", None, 5.0, None),
+        ("nvidia_a100-sxm4-80gb_mig_1g.10gb", 1935.0 / 8, 10.0, 8.0),
+        ("a100_3g.20gb", 1555.0 * 3 / 7, 20.0, 8.0),
+        ("a30_1g.6gb", 933.0 / 4, 6.0, 8.0),
+        ("1g.5gb", 1555.0 / 8, 5.0, 8.0),
     ],
 )
 def test_a_type_is_known_under_the_names_that_sites_give_it(

@@ -8,10 +8,12 @@ import pytest
 from builders import some_rates
 
 from hadar_slurm.core.gpu_types import Needs
-from hadar_slurm.core.throughput import ThroughputTable
+from hadar_slurm.core.throughput import ThroughputTable, parse_table
 from hadar_slurm.core.throughput_model import Origin, Place, Workload
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.estimator import Estimator
+from hadar_slurm.lab.traces.speeds import SpeedTable
+from hadar_slurm.resources import data_file
 
 TABLE = ThroughputTable("test", {"A3C": some_rates(V100=10.0, K80=1.0, P4=0.0)})
 KINDS = ("V100", "K80", "A100", "P4")
@@ -39,7 +41,7 @@ def test_the_table_is_filled_up_with_what_is_published(estimator: Estimator) -> 
     """A type that the table lacks gets a scaled published speed; a throughput of 0 stays 0."""
     throughputs = estimator.throughputs(Description(steps=5, workload="a3c"), "ada", KINDS)
     assert [throughputs.on(gpu_type, 1) for gpu_type in ("v100", "k80", "p4")] == [10.0, 1.0, 0.0]
-    assert 10.0 < throughputs.on("a100", 1) < 20.0
+    assert throughputs.on("a100", 1) == pytest.approx(10.0 * (1.54 * 2.13 * 3.4) ** (1 / 3))
 
 
 def test_a_workload_of_the_table_runs_on_types_that_the_table_lacks(estimator: Estimator) -> None:
@@ -66,12 +68,30 @@ def test_what_is_measured_takes_the_place_of_the_table(estimator: Estimator) -> 
 
 
 def test_steps_and_a_limit_give_a_speed_to_begin_with(estimator: Estimator) -> None:
-    """The slowest type trains the steps within the limit; published speeds scale the others."""
+    """The slowest type trains the steps within the limit; the table's ratio scales the others."""
     job = Description(steps=36_000, limit_s=3600.0, workload="job:x")
     throughputs = estimator.throughputs(job, "ada", ("V100", "K80"))
     assert throughputs.on("k80", 1) == pytest.approx(10.0)
-    assert throughputs.on("v100", 1) == pytest.approx(37.5)
+    assert throughputs.on("v100", 1) == pytest.approx(100.0)
     assert estimator.total_steps(job, throughputs) == 36_000
+
+
+def test_hadard_and_a_replay_believe_the_same_of_gpu_types() -> None:
+    """The ratios of a job of which nothing is known are those of a history without rates."""
+    table = parse_table(data_file("throughputs.json").read_text(encoding="utf-8"), "shipped")
+    names = ("k80", "p100", "v100", "t4", "a100", "h100", "l40s", "mi300x", "nvidia_a100_1g.5gb")
+    job = Description(limit_s=3600.0, workload="job:x", needs=Needs(types=names))
+    found = Estimator.shipped(table).throughputs(job, "ada", names)
+    speeds = SpeedTable(table)
+    for name in names:
+        ratio = found.on(name, 1) / found.on("v100", 1)
+        assert ratio == pytest.approx(speeds.speed(name, None)), name
+
+
+def test_a_sites_own_bandwidth_goes_before_what_was_measured_elsewhere() -> None:
+    own = Estimator.shipped(TABLE, own_types={"A100": {"bandwidth_gb_s": 9000}})
+    found = own.throughputs(Description(limit_s=9.0, workload="job:x"), "ada", ("V100", "A100"))
+    assert found.on("a100", 1) == pytest.approx(10.0 * found.on("v100", 1))
 
 
 @pytest.mark.parametrize("gpus", [1, 4])
@@ -86,7 +106,7 @@ def test_a_limit_alone_is_work_for_so_long_on_the_slowest_type(
         total = estimator.total_steps(job, throughputs)
         assert estimator.counts_real_steps(job, "ada") is measured
         assert total / throughputs.on("k80", gpus) == pytest.approx(3600.0, rel=1e-3)
-        assert total / throughputs.on("v100", gpus) == pytest.approx(3600.0 * 240 / 900, rel=1e-3)
+        assert total / throughputs.on("v100", gpus) == pytest.approx(360.0, rel=1e-3)
 
 
 def test_answers_are_remembered_until_there_is_news(estimator: Estimator) -> None:

@@ -16,7 +16,7 @@ from hadar_slurm.cli.trials.site import percents_of
 from hadar_slurm.config import Config
 from hadar_slurm.errors import UsageError
 from hadar_slurm.lab.demo.both_runs import WAYS
-from hadar_slurm.lab.site.adoption import adopters, draw_stream
+from hadar_slurm.lab.site.adoption import draw_stream
 from hadar_slurm.lab.site.jobs import Work
 from hadar_slurm.lab.site.play import SETTINGS, Played
 from hadar_slurm.lab.site.results import (
@@ -32,20 +32,21 @@ from hadar_slurm.lab.site.results import (
 )
 from hadar_slurm.lab.site.scenarios import SCENARIOS
 from hadar_slurm.lab.site.users import NUM_USERS
+from hadar_slurm.lab.traces.adopters import drawn
 
 SCRIPT = Path("/site/work.sh")
 
 
 @pytest.mark.parametrize("percent", [0, 10, 30, 50, 100])
 def test_the_share_of_adopters_is_exact(percent: int) -> None:
-    assert len(adopters(40, percent, seed=3)) == 40 * percent // 100
+    assert len(drawn(40, percent, seed=3)) == 40 * percent // 100
 
 
 def test_a_larger_share_contains_every_smaller_one() -> None:
     """Shares of one seed differ only by the jobs that are added; another seed draws others."""
-    shares = [adopters(40, percent, seed=3) for percent in (0, 10, 30, 50, 100)]
+    shares = [drawn(40, percent, seed=3) for percent in (0, 10, 30, 50, 100)]
     assert all(small < large for small, large in pairwise(shares))
-    assert adopters(40, 50, seed=4) != shares[3]
+    assert drawn(40, 50, seed=4) != shares[3]
 
 
 def test_the_stream_is_drawn_by_its_seed() -> None:

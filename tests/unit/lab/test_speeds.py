@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from statistics import stdev
 
 import pytest
 from hypothesis import given
@@ -76,13 +77,18 @@ def test_the_family_of_a_model(name: str, family: str | None) -> None:
         ("rtx2080ti", 0.64),
         ("quadro_rtx_6000", 0.62),
         ("tesla_t4", 0.32),
-        ("1g.5gb", 1.54 / 7),
+        ("1g.5gb", 1.54 / 8),
         ("nvidia_a100_3g.20gb", 1.54 * 3 / 7),
         ("A100_1g.10gb", 1.54 / 7),
-        ("rtx_6000_ada_generation", None),
-        ("H100", None),
-        ("nvidia_h100_80gb_hbm3_1g.10gb", None),
+        ("rtx_6000_ada_generation", 960 / 900),
+        ("H100", 1.54 * 3350 / 1555),
+        ("nvidia_h100_80gb_hbm3", 1.54 * 3350 / 1555),
+        ("nvidia_h100_80gb_hbm3_1g.10gb", 1.54 * 3350 / 1555 / 8),
+        ("L40S", 864 / 900),
+        ("nvidia_l4", 0.32 * 300 / 320),
+        ("mi300x", 1.54 * 5300 / 1555),
         ("v1000", None),
+        ("quantum9", None),
         ("", None),
     ],
 )
@@ -109,16 +115,57 @@ def test_speeds_given_go_before_all_others() -> None:
         assert told.speed("K80", family) == 0.5
         assert told.speed("H100", family) == 6.0
         assert told.speed("1g.5gb", family) == 0.1
-        assert told.speed("nvidia_h100_80gb_hbm3_2g.20gb", family) == pytest.approx(6.0 * 2 / 7)
+        assert told.speed("nvidia_h100_80gb_hbm3_2g.20gb", family) == pytest.approx(6.0 / 4)
+        assert told.speed("h200", family) == pytest.approx(6.0 * 4800 / 3350)
         assert told.speed("P100", family) == SPEEDS.speed("P100", family)
 
 
-def test_an_unknown_reference_knows_only_what_is_given() -> None:
-    """With reference H100, no speed follows from the types in the table."""
+@pytest.mark.parametrize("family", [*FAMILIES, None])
+def test_any_known_type_may_be_the_reference(family: str | None) -> None:
+    """With reference H100, which the table lacks, all ratios are kept."""
     speeds = SpeedTable(TABLE, "H100", {"a40": 0.3})
-    assert speeds.speed("h100", "LM") == 1.0
+    h100 = SPEEDS.speed("h100", family)
+    assert speeds.speed("h100", family) == 1.0
+    assert speeds.speed("A40", family) == 0.3
+    for gpu_type in ("v100", "t4", "l40s", "a100"):
+        speed = SPEEDS.speed(gpu_type, family)
+        assert h100 is not None
+        assert speed is not None
+        assert speeds.speed(gpu_type, family) == pytest.approx(speed / h100)
+
+
+def test_an_unknown_reference_knows_only_what_is_given() -> None:
+    """With a reference of which nothing is known, no speed follows from the types in the table."""
+    speeds = SpeedTable(TABLE, "quantum9", {"a40": 0.3})
+    assert speeds.speed("quantum9", "LM") == 1.0
     assert speeds.speed("A40", None) == 0.3
-    assert speeds.speed("V100", "LM") is None
+    assert speeds.speed("V100", "LM") == pytest.approx(0.3 * 900 / 696)
+    assert SpeedTable(TABLE, "quantum9").speed("V100", "LM") is None
+
+
+def test_origin_and_spread_of_every_speed_are_said() -> None:
+    """Each type of the trace and the cluster has its ratio, spread, origin and number of models."""
+    speeds = SpeedTable(TABLE, given={"a40": 0.9}, gpu_types=("K80", "L40S", "A40", "quantum9"))
+    found = {each.gpu_type: each for each in speeds.assumed(("h100", "T4", "V100"), {"x"})}
+    assert list(found) == ["A40", "K80", "L40S", "T4", "V100", "h100"]
+    assert {name: (each.source, each.samples) for name, each in found.items()} == {
+        "A40": ("--gpu-speeds", 0),
+        "K80": ("throughput table, 7 models", 7),
+        "L40S": ("memory bandwidth, from v100", 0),
+        "T4": ("measured elsewhere, 3 models", 3),
+        "V100": ("reference", 0),
+        "h100": ("memory bandwidth, from a100", 0),
+    }
+    logs = [math.log(SPEEDS.speed("k80", family) or 0) for family in FAMILIES]
+    assert found["K80"].spread == pytest.approx(math.exp(stdev(logs)))
+    assert found["h100"].spread == pytest.approx(math.exp(0.4))
+    assert found["V100"].spread == 1.0
+    assert all(each.spread >= 1.05 for name, each in found.items() if name != "V100")
+    (resnet,) = speeds.assumed((), {"vgg16"})[:1]
+    assert (resnet.gpu_type, resnet.model) == ("A40", "ResNet-50")
+    k80 = next(each for each in speeds.assumed((), {"vgg16"}) if each.gpu_type == "K80")
+    assert k80.source == f"throughput table, {k80.samples} batch sizes"
+    assert k80.samples > 1
 
 
 def test_a_workload_of_the_very_name_brings_its_own_rows() -> None:

@@ -288,16 +288,19 @@ def test_what_is_no_job_is_counted_by_reason() -> None:
 def test_what_was_assumed_is_said() -> None:
     """Notes list states, running jobs, untyped and mixed GPUs, components, and unknown speeds."""
     assert parse_trace(HISTORY, "t", TABLE).notes == (
-        "each job trains for as long as it held its GPUs; other GPU types have the mean relative "
-        "speeds of the throughput table's models",
+        "each job trains for as long as it held its GPUs; on other GPU types its throughput "
+        "differs by their relative speeds",
         "jobs that did not complete, with their run time: 1 CANCELLED, 1 NODE_FAIL, "
         "1 OUT_OF_MEMORY, 1 TIMEOUT",
         "jobs that had not ended, with their run time so far: 1",
         "jobs on GPUs without a type, counted as V100 (--reference): 1",
         "jobs on several types, with the speed of the slowest: 1",
         "components of heterogeneous jobs, treated as separate jobs: 1",
-        "unknown speed of h100 relative to V100: only jobs that ran on it can run on it; "
-        "give --gpu-speeds h100=SPEED",
+    )
+    other = parse_trace(HISTORY.replace("h100", "quantum9"), "t", TABLE)
+    assert other.notes[-1] == (
+        "unknown speed of quantum9 relative to V100: only jobs that ran on it can run on it; "
+        "give --gpu-speeds quantum9=SPEED"
     )
 
 
@@ -317,16 +320,35 @@ def test_a_job_takes_its_recorded_time_where_it_ran() -> None:
 
 
 def test_types_of_unknown_speed_are_for_those_who_ran_there() -> None:
-    """Only jobs that ran on an H100 can run on H100s, until a speed is given."""
-    cluster = a_cluster("8xH100,4xV100")
-    jobs = jobs_of(HISTORY, cluster)
-    assert jobs["116"].throughputs.gpu_types == ("h100",)
-    assert jobs["101"].throughputs.on("H100", 2) == 0.0
-    trace = parse_trace(HISTORY, "t", TABLE, cluster, gpu_speeds={"h100": 5.0})
+    """Only jobs that ran on a type of which nothing is known run there, until a speed is given."""
+    cluster, history = a_cluster("8xquantum9,4xV100"), HISTORY.replace("h100", "quantum9")
+    jobs = jobs_of(history, cluster)
+    assert jobs["116"].throughputs.gpu_types == ("quantum9",)
+    assert jobs["101"].throughputs.on("quantum9", 2) == 0.0
+    trace = parse_trace(history, "t", TABLE, cluster, gpu_speeds={"quantum9": 5.0})
     told = {job.job_id: job for job in trace.jobs}
     assert told["116"].throughputs.on("V100", 8) == pytest.approx(0.2)
-    assert told["101"].throughputs.on("H100", 2) == pytest.approx(5.0)
+    assert told["101"].throughputs.on("quantum9", 2) == pytest.approx(5.0)
     assert not any("not known" in note for note in trace.notes)
+
+
+def test_a_history_on_modern_types_needs_no_speeds() -> None:
+    """Jobs may run on all of H100, A100, L40S and T4, and the ratios come with their origin."""
+    types = ("nvidia_h100_80gb_hbm3", "a100", "l40s", "tesla_t4")
+    rows = (record(str(n), alloc=f"gres/gpu:{types[n % 4]}=1") for n in range(1, 9))
+    cluster = a_cluster("4xnvidia_h100_80gb_hbm3,4xa100,4xl40s,4xtesla_t4")
+    trace = parse_trace(HEAD + "".join(rows), "t", TABLE, cluster)
+    for job in trace.jobs:
+        assert job.throughputs.run_on_all(types, 1)
+    h100, a100, l40s, t4 = (trace.jobs[-1].throughputs.on(name, 1) for name in types)
+    assert h100 > a100 > l40s > t4
+    assert h100 / a100 == pytest.approx(3350 / 1555)
+    assert [(each.gpu_type, each.origin, each.basis) for each in trace.speeds] == [
+        ("a100", "measured", ""),
+        ("l40s", "bandwidth", "v100"),
+        ("nvidia_h100_80gb_hbm3", "bandwidth", "a100"),
+        ("tesla_t4", "measured", ""),
+    ]
 
 
 HEAD = "JobID|Submit|Start|ElapsedRaw|AllocTRES|ReqTRES|State|JobName|Account\n"
@@ -424,7 +446,7 @@ def test_a_table_of_the_sites_own_knows_jobs_by_name() -> None:
     assert other.throughputs.on("A100", 1) == pytest.approx((2.5 * 5.0) ** 0.5)
     assert train.throughputs.on("A100", 2) == pytest.approx(5.0)
     assert train.throughputs.on("A100", 2, is_spread=True) == pytest.approx(10 / 6)
-    assert "or those of nlp, train" in trace.notes[0]
+    assert "for nlp, train by their own" in trace.notes[0]
 
 
 # Invalid traces. docs/traces.md shows every one of these messages.

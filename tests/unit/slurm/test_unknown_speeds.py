@@ -15,6 +15,7 @@ from hadar_slurm.core.job import Job
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.estimator import shipped_ratios
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
@@ -23,6 +24,9 @@ from hadar_slurm.slurm.observe.throughput_store import Profile, forget
 from hadar_slurm.slurm.settings import BackendSettings
 
 LIMIT_S = 3600.0
+NO_TABLE = ThroughputTable("none", {})
+# What is believed of a K80 beside a V100 before any measurement.
+K80 = shipped_ratios(NO_TABLE).speeds(("k80", "v100"), None)["k80"] or 0.0
 
 
 class Cluster:
@@ -37,7 +41,7 @@ class Cluster:
         """Return the backend of a restarted hadard."""
         return SlurmBackend(
             CommandLine(FakeRunner(slurm=self.slurm)),
-            ThroughputTable("none", {}),
+            NO_TABLE,
             BackendSettings(spool=self.spool, grace_s=5.0),
             Ledger(self.directory / FILE_NAME),
             profile=Profile(self.directory / "profile.sqlite", lambda: self.slurm.now_s),
@@ -87,13 +91,13 @@ def test_a_job_with_a_time_limit_alone_is_placed_by_what_is_published(cluster: C
     """On the slowest type the job is assumed to need its whole time limit."""
     job = seen(cluster.backend(), cluster.submit())
     assert takes_s(job, "k80") == pytest.approx(LIMIT_S, rel=1e-3)
-    assert takes_s(job, "v100") == pytest.approx(LIMIT_S * 240 / 900, rel=1e-3)
+    assert takes_s(job, "v100") == pytest.approx(LIMIT_S * K80, rel=1e-3)
 
 
 def test_without_reports_a_job_comes_as_far_as_its_time(cluster: Cluster) -> None:
     """Otherwise the job would seem to need its whole time limit until the end."""
     backend, job = cluster.backend(), cluster.submit()
-    cluster.slurm.advance(LIMIT_S * 240 / 900 / 2)
+    cluster.slurm.advance(LIMIT_S * K80 / 2)
     found = seen(backend, job)
     assert found.steps_left / found.spec.total_steps == pytest.approx(0.5, abs=0.01)
 
@@ -105,7 +109,7 @@ def test_what_a_job_measures_replaces_what_was_believed(cluster: Cluster) -> Non
     cluster.report(first, steps_done=600, steps_per_s=30.0)
     found = seen(backend, first)
     assert found.spec.throughputs.on("v100", 2) == 30.0
-    assert found.spec.throughputs.on("k80", 2) == pytest.approx(30.0 * 240 / 900)
+    assert found.spec.throughputs.on("k80", 2) == pytest.approx(30.0 * K80)
     assert found.progress.steps_done == 600
     # Steps are now counted by the job; its maximum duration is unchanged.
     assert takes_s(found, "k80") == pytest.approx(LIMIT_S, rel=1e-3)

@@ -1,0 +1,115 @@
+"""Some users under a policy, the others under plain Slurm, on the same GPUs.
+
+Slurm keeps the queue: it decides in order of submission, with backfill (`policies/backfill.py`),
+which GPUs the jobs of either side get. The policy decides which jobs of its users run on the GPUs
+that its users got, and may stop and migrate them. So in each round
+
+1. plain Slurm plans the whole queue. What it starts of other users' jobs is started;
+2. the policy plans its users' jobs on all GPUs but those of other users' jobs, and but the free
+   ones of types for which other users' jobs still wait;
+3. other users' waiting jobs may start on what the policy has left free, again in order and with
+   backfill.
+
+A job of another user is never stopped or migrated. With no such job the policy decides alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from hadar_slurm.core.cluster import JobId, Slot, summed
+from hadar_slurm.core.gang import Allocation
+from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.core.plan import Plan
+from hadar_slurm.core.snapshot import Round, Snapshot
+from hadar_slurm.policies.backfill import SlurmBackfill
+from hadar_slurm.policies.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """The policy: `adopted` for the jobs of `users`, `plain` for all others."""
+
+    adopted: Policy
+    users: frozenset[str]
+    plain: Policy = field(default_factory=SlurmBackfill)
+
+    @property
+    def name(self) -> str:
+        """Return the names of both policies."""
+        return f"{self.adopted.name} beside {self.plain.name}"
+
+    def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
+        """Return which jobs run in `round_`, and on which GPUs."""
+        jobs = snapshot.jobs
+        others = [job for job in jobs if job.spec.user not in self.users]
+        if not others:
+            return self.adopted.plan(snapshot, round_)
+        queue = self.plain.plan(snapshot, round_)
+        if len(others) == len(jobs):
+            return replace(queue, memory=round_.memory)
+        granted = queue.by_id
+        placed = {job.job_id: granted[job.job_id] for job in others if job.job_id in granted}
+        waiting = [job for job in others if job.job_id not in placed]
+        withheld = _withheld(snapshot, granted, waiting)
+        mine = [job for job in jobs if job.spec.user in self.users]
+        plan = self.adopted.plan(_without(snapshot, mine, placed, withheld), round_)
+        placed |= plan.by_id
+        if waiting:
+            left = [_as_running(job, placed[job.job_id]) for job in jobs if job.job_id in placed]
+            rest = Snapshot.of(
+                now_s=snapshot.now_s,
+                cluster=snapshot.cluster,
+                jobs=[*left, *waiting],
+                occupied=dict(snapshot.occupied),
+                rules=snapshot.rules,
+            )
+            later = self.plain.plan(rest, replace(round_, may_move=False))
+            placed |= later.by_id
+            reasons = dict(later.waiting) | dict(plan.waiting)
+        else:
+            reasons = dict(plan.waiting)
+        both = Plan.of(placed, reasons, dict(plan.figures), plan.memory)
+        return replace(both, next_round_s=plan.next_round_s)
+
+
+def _withheld(
+    snapshot: Snapshot, granted: Mapping[JobId, Allocation], waiting: list[Job]
+) -> dict[Slot, int]:
+    """Return the GPUs that plain Slurm leaves free of types for which jobs wait."""
+    used = summed(chain.from_iterable(each.slots for each in granted.values()))
+    wanted = {
+        gpu_type
+        for gpu_type in snapshot.cluster.gpus_by_type
+        if any(job.spec.throughputs.on(gpu_type, job.spec.num_gpus) > 0 for job in waiting)
+    }
+    return {
+        slot: left
+        for slot, count in snapshot.plannable_capacity.items()
+        if slot.gpu_type in wanted and (left := count - used.get(slot, 0)) > 0
+    }
+
+
+def _without(
+    snapshot: Snapshot,
+    jobs: list[Job],
+    placed: Mapping[JobId, Allocation],
+    withheld: Mapping[Slot, int],
+) -> Snapshot:
+    """Return the snapshot with these jobs only; what others hold, and `withheld`, is occupied."""
+    held = [allocation.slots for allocation in placed.values()]
+    taken = chain(snapshot.occupied, *held, withheld.items())
+    return Snapshot.of(
+        now_s=snapshot.now_s,
+        cluster=snapshot.cluster,
+        jobs=jobs,
+        occupied=summed(taken),
+        rules=snapshot.rules,
+        ended=snapshot.ended,
+    )
+
+
+def _as_running(job: Job, allocation: Allocation) -> Job:
+    return replace(job, phase=Phase.RUNNING, allocation=allocation)

@@ -1,0 +1,50 @@
+"""The users who adopt a policy, drawn from a seed, and the jobs of all other users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.job import JobSpec
+from hadar_slurm.core.throughput import Throughputs
+
+
+def drawn(count: int, percent: float, seed: int) -> frozenset[int]:
+    """Return `percent` of the numbers below `count`, rounded.
+
+    A larger share with the same seed contains every smaller one, so that shares differ by few.
+    """
+    order = list(range(count))
+    Random(f"adoption {seed}").shuffle(order)
+    return frozenset(order[: round(count * percent / 100)])
+
+
+def users_drawn(users: Iterable[str], percent: float, *, seed: int) -> frozenset[str]:
+    """Return `percent` of the users, one at least if it is above 0; "" is none."""
+    names = sorted(set(users) - {""})
+    least = 100 / len(names) if percent > 0 and names else 0.0
+    return frozenset(names[place] for place in drawn(len(names), max(percent, least), seed))
+
+
+def as_submitted(
+    specs: Sequence[JobSpec], held: Mapping[JobId, frozenset[str]], adopters: frozenset[str]
+) -> list[JobSpec]:
+    """Return the jobs, those of other users than `adopters` as plain Slurm has them.
+
+    Each of these runs on the types that it held only, and is never migrated. `held` are the
+    types, in lower case, by job.
+    """
+    types: dict[tuple[Throughputs, frozenset[str]], Throughputs] = {}
+    found = []
+    for spec in specs:
+        if spec.user in adopters:
+            found.append(spec)
+            continue
+        key = (spec.throughputs, held[spec.job_id])
+        if key not in types:
+            rows = tuple(row for row in spec.throughputs.rows if row[0][0] in key[1])
+            types[key] = Throughputs(rows)
+        found.append(replace(spec, throughputs=types[key], can_checkpoint=False))
+    return found
