@@ -51,14 +51,19 @@ def site(
     logs.mkdir(parents=True, exist_ok=True)
     begun_s = time.monotonic()
     run = SiteRun(way, console, logs)
-    # Short, since paths of unix sockets in it are limited.
-    with tempfile.TemporaryDirectory(prefix="hadar-site-", ignore_cleanup_errors=True) as scratch:
-        Path(scratch).chmod(0o755)
-        run_tasks(run, Path(scratch), tasks(run, chosen, percents, runs, seed))
-    rows, streams = run.scenario_rows(chosen), run.adoption_rows()
-    tree = summary_tree(rows, streams)
     path = output / "summary.json"
-    path.write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
+    try:
+        # Short, since paths of unix sockets in it are limited.
+        with tempfile.TemporaryDirectory(
+            prefix="hadar-site-", ignore_cleanup_errors=True
+        ) as scratch:
+            Path(scratch).chmod(0o755)
+            run_tasks(run, Path(scratch), tasks(run, chosen, percents, runs, seed))
+    finally:
+        # A run of many minutes that fails at last leaves what it has measured.
+        rows, streams = run.scenario_rows(chosen), run.adoption_rows()
+        tree = summary_tree(rows, streams)
+        path.write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
     if as_json:
         print(json.dumps(tree, indent=2))
     if rows:

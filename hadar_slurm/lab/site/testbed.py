@@ -50,7 +50,7 @@ ResumeTimeout=60
 """
 # The default of Slurm, in seconds.
 _SCHED_INTERVAL_S = 60.0
-_CLEAR_LIMIT_S = 120.0
+_CLEAR_LIMIT_S, _CLEAR_TRIES = 60.0, 4
 
 
 @dataclass
@@ -105,7 +105,10 @@ class SharedSite:
         return Daemon(directory, environment, {**config, **places})
 
     def clear(self) -> None:
-        """Cancel all jobs, forget what accounts have used, and wait for idle nodes."""
+        """Cancel all jobs, forget what accounts have used, and wait for idle nodes.
+
+        A node that did not power up in time is down until it is resumed and powered up again.
+        """
         self.cluster.cancel_jobs()
         self._sacctmgr("modify", "account", ",".join(ACCOUNTS), "set", "RawUsage=0")
 
@@ -114,7 +117,17 @@ class SharedSite:
                 return False
             return all(node.state == "idle" for node in self.cluster.status().nodes)
 
-        if not wait_until(is_idle, _CLEAR_LIMIT_S, every_s=0.25):
+        for _ in range(_CLEAR_TRIES):
+            if wait_until(is_idle, _CLEAR_LIMIT_S, every_s=0.25):
+                break
+            for node in self.cluster.status().nodes:
+                if node.state.startswith("down"):
+                    with suppress(SlurmError):
+                        self.runner.run(
+                            ["scontrol", "update", f"NodeName={node.name}", "State=RESUME"]
+                        )
+                    self.power_up(node.name)
+        else:
             states = {node.name: node.state for node in self.cluster.status().nodes}
             raise HadarError(f"nodes do not become idle between two plays: {states}")
 
