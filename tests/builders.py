@@ -226,7 +226,8 @@ def is_so(why: WaitReason, snapshot: Snapshot, plan: Plan, job: Job) -> bool:
         case WaitReason.WOULD_TIE:
             return bool(now) and all(would_bind(snapshot, job, gang) for gang in now)
         case WaitReason.BETTER_LATER:
-            return bool(now) and not job.spec.can_checkpoint
+            # One that can migrate waits only for what a job with GPUs leaves.
+            return bool(now) and bool(not job.spec.can_checkpoint or plan.allocations)
         case WaitReason.OUTBID:
             return could
 
