@@ -121,7 +121,7 @@ class SharedSite:
             if wait_until(is_idle, _CLEAR_LIMIT_S, every_s=0.25):
                 break
             for node in self.cluster.status().nodes:
-                if node.state.startswith("down"):
+                if node.state.startswith("down") or node.state.endswith("~"):
                     with suppress(SlurmError):
                         self.runner.run(
                             ["scontrol", "update", f"NodeName={node.name}", "State=RESUME"]
