@@ -249,7 +249,9 @@ class Ledger:
 
     def forget_all_but(self, jobs: Collection[JobId]) -> None:
         """Remove the claims of all jobs but these."""
-        if gone := (self._claims.keys() | self._written.keys()) - set(jobs):
+        kept = set(jobs)
+        self._owners = {job: part for job, part in self._owners.items() if job in kept}
+        if gone := (self._claims.keys() | self._written.keys()) - kept:
             self._write({}, gone)
 
     def _unwritten(self, more: Mapping[JobId, Claim]) -> dict[JobId, Claim]:
@@ -283,7 +285,6 @@ class Ledger:
 
             texts = {job: self._text(job, claim) for job, claim in claims.items()}
             self._texts = {job: (claim, texts[job]) for job, claim in claims.items()}
-            self._owners = {job: part for job, part in self._owners.items() if job in claims}
             jobs = ", ".join(f"{json.dumps(job)}: {texts[job]}" for job in sorted(texts))
             text = f'{{"version": {VERSION}, "jobs": {{{jobs}}}}}\n'
             untrusted_files.replace(
