@@ -246,7 +246,7 @@ def test_a_service_manager_hears_of_its_life(toy: Path, tmp_path: Path) -> None:
         try:
             heard = [manager.recv(100) for _ in range(3)]
             daemon.terminate()
-            _, log = daemon.communicate(timeout=30)
+            _, log = daemon.communicate(timeout=120)
         finally:
             daemon.kill()
         heard += iter(lambda: manager.recv(100), b"STOPPING=1")
