@@ -174,7 +174,7 @@ def test_a_job_has_the_time_limit_of_its_partition(site: Site) -> None:
         "hadar-sbatch: plain Slurm places this job: no time limit is given (--time), and the "
         "partition sets none"
     ]
-    site.run(["scontrol", "update", "PartitionName=main", "DefaultTime=90", "MaxTime=1-0"])
+    site.set_partition("DefaultTime=90", "MaxTime=1-0")
     try:
         job, notes = submitted(site, "--gpus-per-task=1", "--ntasks=2", WRAP)
         assert notes == ["hadar-sbatch: hadard places this job (2 GPUs of any type, up to 1:30:00)"]
@@ -182,9 +182,8 @@ def test_a_job_has_the_time_limit_of_its_partition(site: Site) -> None:
         [(node, gpus)] = site.tree(job).items()
         assert (node, gpus) == (site.queue()[job].nodes[0], {"v100": 2})
     finally:
-        site.run(
-            ["scontrol", "update", "PartitionName=main", "DefaultTime=NONE", "MaxTime=INFINITE"]
-        )
+        # No update sets DefaultTime=NONE again (22.05.8).
+        site.set_partition("DefaultTime=INFINITE", "MaxTime=INFINITE")
 
 
 MODEL = "--hadar-model=ResNet-50"
@@ -217,7 +216,7 @@ def test_wrong_words_are_told_in_one_line_and_nothing_is_submitted(
     """hadar-sbatch ends with status 2, and names the value and what is accepted."""
     before = set(site.queue())
     done = site.hadar_sbatch(*words, WRAP)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
     [line] = done.stderr.splitlines()
     assert line.startswith("hadar-sbatch: ")
     assert wrong in line

@@ -125,7 +125,7 @@ def test_jobs_that_wait_for_a_licence_hold_no_gpus(site: Site) -> None:
 
 def test_a_job_that_its_partition_does_not_take_holds_no_gpus(site: Site) -> None:
     """A job above the partition's time limit holds no GPUs, and starts once the limit is raised."""
-    site.run(["scontrol", "update", "PartitionName=main", "MaxTime=30"])
+    site.set_partition("MaxTime=30")
     try:
         site.start(pin_timeout_seconds=2)
         long = submit(site, "--time=60", gpus=4, throughputs=V100_ONLY)
@@ -135,7 +135,7 @@ def test_a_job_that_its_partition_does_not_take_holds_no_gpus(site: Site) -> Non
         for job in (long, more):
             eventually(lambda job=job: is_denied(site, job), lambda job=job: site.told(job))
     finally:
-        site.run(["scontrol", "update", "PartitionName=main", "MaxTime=INFINITE"])
+        site.set_partition("MaxTime=INFINITE")
     # One node is left for the two.
     eventually(lambda: "RUNNING" in states(site, long, more), lambda: site.told(long, more))
     assert not wait_until(lambda: site.state(other) != "RUNNING", 0.5)
