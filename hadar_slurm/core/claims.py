@@ -45,9 +45,9 @@ def believed_steps(
     """Return the total steps to plan with, and why these are not what is claimed ("" if they are).
 
     `limit_left_s`: what is left of the time limit, inf without one, which counts as 30 years;
-    `fastest`: the steps/s on the
-    job's fastest type, 0 if unknown; `times`: what its user's claims are multiplied by. The reason
-    does not change as the job trains: the journal has it in every round.
+    `fastest`: the steps/s on the job's fastest type, 0 if unknown; `times`: what its user's claims
+    are multiplied by. The reason does not change as the job trains: the journal has it in every
+    round.
     """
     total, why = max(claimed * times, steps_done), ""
     if times > 1:

@@ -238,7 +238,7 @@ def comparison_of(
     has_pictures: bool,
     cells: Sequence[Cell] = (),
 ) -> Comparison:
-    """Return the content of the report; `cells` tell what was assumed of GPU types."""
+    """Return the content of the report; `cells` have the assumed ratios of GPU types."""
     found = groups(records)
     comparison = Comparison("Policies compared", command, records, found, series=load_series(found))
     if scenario:

@@ -285,14 +285,7 @@ class Site:
     def set_partition(self, *values: str) -> None:
         """Change values of the partition `main`, also where slurmctld does not answer at first."""
         words = ["scontrol", "update", "PartitionName=main", *values]
-        done = self.run(words)
-
-        def is_set() -> bool:
-            nonlocal done
-            done = done if done.returncode == 0 else self.run(words)
-            return done.returncode == 0
-
-        eventually(is_set, lambda: done.stderr)
+        eventually(lambda: self.run(words).returncode == 0, lambda: self.run(words).stderr)
 
     def free(self, *jobs: JobId) -> None:
         """Cancel jobs and wait until they have left their GPUs."""

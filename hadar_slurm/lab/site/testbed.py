@@ -51,6 +51,7 @@ ResumeTimeout=60
 # The default of Slurm, in seconds.
 _SCHED_INTERVAL_S = 60.0
 _CLEAR_LIMIT_S, _CLEAR_TRIES = 60.0, 4
+_POWER_DOWN_LIMIT_S = 120.0
 
 
 @dataclass
@@ -139,7 +140,7 @@ class SharedSite:
         def are_off() -> bool:
             return all(state.endswith("~") for state in self.runner.run(words).split())
 
-        if not wait_until(are_off, _CLEAR_LIMIT_S, every_s=0.25):
+        if not wait_until(are_off, _POWER_DOWN_LIMIT_S, every_s=0.25):
             raise HadarError(f"{nodes} do not power down: {self.runner.run(words).split()}")
 
     def power_up(self, nodes: str) -> None:
