@@ -16,7 +16,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -34,6 +34,7 @@ from hadar_slurm.runtime.averaging.consolidation import check_alike
 from hadar_slurm.runtime.averaging.costs import Costs
 from hadar_slurm.runtime.averaging.finite import MOST_SPOILT, NotFiniteError, fault_in
 from hadar_slurm.runtime.averaging.identity import Identity, check_same, next_number
+from hadar_slurm.runtime.averaging.modes import Mode, is_synchronous
 from hadar_slurm.runtime.averaging.ranges import Ranges
 from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd, Slots
 from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError
@@ -51,6 +52,8 @@ from hadar_slurm.runtime.peers import Peers
 from hadar_slurm.runtime.reports import Reports
 from hadar_slurm.runtime.samples import Shuffled, mixed
 from hadar_slurm.runtime.settings import Settings
+from hadar_slurm.runtime.synchronous.joining import together
+from hadar_slurm.runtime.synchronous.training import Steps, Synchronous
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +70,8 @@ class Copy(AbstractContextManager["Copy"]):
     DistributedDataParallel. `extra` are objects whose state is plain numbers, such as a GradScaler:
     after each averaging interval they have the state of the copy with most steps. `lr` is the
     factor of every learning rate at a step of the whole job, None: unchanged. `seed` decides, with
-    the interval and the copy, what is random in training, and the order of samples.
+    the interval and the copy, what is random in training, and the order of samples. `mode` is
+    "averaged", "synchronous" or "auto" (docs/runtime.md).
 
     Raises ValueError for no steps, and TypeError for an `extra` whose state is not plain values.
     """
@@ -81,9 +85,11 @@ class Copy(AbstractContextManager["Copy"]):
         extra: Sequence[state.Stateful] = (),
         lr: Callable[[int], float] | None = None,
         seed: int = 0,
+        mode: str = Mode.AVERAGED,
         settings: Settings | None = None,
         surroundings: Surroundings | None = None,
     ) -> None:
+        self.mode = Mode(mode)
         if total_steps < 1:
             raise ValueError(f"total_steps must be 1 or more, not {total_steps}")
         self.model = model.module if isinstance(model, DistributedDataParallel) else model
@@ -102,6 +108,7 @@ class Copy(AbstractContextManager["Copy"]):
         self.parent_step = 0
         self.ahead: Ahead | None = None
         self.identity = Identity(total_steps, seed)
+        self.synchronous: Synchronous | None = None  # where this copy can train so
         self.claim: Claim | None = None  # the lock by which this is the only process of this copy
         self._known: TensorFile | None = None  # the file that was loaded last
         # Returns what is trained of the running interval, None between intervals.
@@ -109,7 +116,7 @@ class Copy(AbstractContextManager["Copy"]):
         self._is_done = self._is_leaving = False
         self._beside = ThreadPoolExecutor(1, "hadar-slot")
         self._unsaved: tuple[Contribution, state.Named] | None = None
-        self._save_again_s = 0.0
+        self._save_again_s = self._told_s = 0.0
         self._shuffled = Shuffled(seed)
         self._handlers: dict[int, Any] = {}
         self._open = ExitStack()
@@ -118,10 +125,18 @@ class Copy(AbstractContextManager["Copy"]):
         """Use a directory for the files of the job; `is_first`: not one numbered after it."""
         self.where, settings = where, self.settings
         self.slots = Slots(where.directory, settings.keep_every, settings.most_kept)
-        self.ending = Ending(self.slots, settings, Dealer(settings, where.assignment), self.costs)
+        dealer = Dealer(settings, where.assignment, self._are_together)
+        self.ending = Ending(self.slots, settings, dealer, self.costs)
         self.presence = Presence(where.directory, where.copy, settings.gone_after_s)
         begun = Begun(self.slots, where, is_first)
         self.peers = Peers(self.slots, self.ending, self.presence, settings, self.costs, begun)
+
+    def _are_together(self, end: SlotEnd, here: Collection[int]) -> bool:
+        """Return whether the copies `here` train the interval after `end` synchronously."""
+        if self.synchronous is None:
+            return False
+        able = self.synchronous.roster.able()
+        return is_synchronous(self.mode, here, able, end.costly)
 
     def __enter__(self) -> Copy:
         self.ranks.join()
@@ -158,6 +173,8 @@ class Copy(AbstractContextManager["Copy"]):
         if self.ranks.leads:
             if error is None and self._trained is not None:
                 self._leave_early(self._trained())
+            if self.synchronous is not None:
+                self.synchronous.leave(is_error=error is not None)
             self.presence.leave()
         if self.claim is not None:
             has_stopped = error is None and self._known is not None and not self._is_done
@@ -202,6 +219,9 @@ class Copy(AbstractContextManager["Copy"]):
 
     def positions(self, step: int, *, batch_size: int, part: int = 0, parts: int = 1) -> range:
         """Return where in the stream of all samples, from 0, a step's batch is; like `samples`."""
+        if self.synchronous is not None and self.synchronous.is_training:
+            mine = self.synchronous.part(batch_size, parts)
+            return samples.part_of(samples.positions(step, batch_size)[mine], part, parts)
         here, count = self.where.rank, self.where.ranks
         return samples.positions(step, batch_size, part * count + here, parts * count)
 
@@ -209,6 +229,8 @@ class Copy(AbstractContextManager["Copy"]):
         """Yield the steps of one interval after the other; average between them."""
         # The steps that this end deals were dealt to an earlier run of this copy.
         found_slot = self.slots.newest_slot()
+        if self.mode is not Mode.AVERAGED and self.where.ranks == 1:
+            self.synchronous = together(self)
         # Only then: a copy that is present may be dealt steps, and other copies wait for it.
         self.presence.join(self.settings.sign_every_s)
         log.info("joined%s", f", restart {self.where.restart}" if self.where.restart else "")
@@ -230,8 +252,24 @@ class Copy(AbstractContextManager["Copy"]):
                 self.reports.tell("done", end)
                 log.info("done after slot %d", end.slot)
                 return
+            if end.together:
+                end, file = yield from self._train_together(end)
+                continue
             yield from self._train_share(end, mine, ahead, is_resumed=end.slot == found_slot)
             end, file = yield from self._settle_beside(end)
+
+    def _train_together(self, end: SlotEnd) -> Steps:
+        """Yield the steps of synchronous intervals; return the newest end."""
+        if self.synchronous is None:
+            log.info("waits for the end of slot %d, which others train synchronously", end.slot + 1)
+            self.presence.say(Doing.WAITS)
+            self.reports.tell("running", end)
+            return self._settle(end)
+        end, file = yield from self.synchronous.train(end)
+        if self.asked:
+            self._await_move(end)
+            end, file = self.newest()
+        return end, file
 
     def _train_share(
         self, end: SlotEnd, mine: Ranges, ahead: Ahead | None, *, is_resumed: bool
@@ -252,7 +290,7 @@ class Copy(AbstractContextManager["Copy"]):
         while True:
             word, number, other = self.ranks.hear()
             if word is Word.STEP:
-                self._set_rates(other)
+                self.set_rates(other)
                 yield number
             elif word is Word.LOAD:
                 if self.ranks.all_have(self._try_load(number, self.ahead if other else None)):
@@ -349,7 +387,7 @@ class Copy(AbstractContextManager["Copy"]):
 
         self._trained = part
         for step in todo:
-            self._set_rates(len(end.done) + dealt * trained // len(mine))
+            self.set_rates(len(end.done) + dealt * trained // len(mine))
             yield step
             trained += 1
             now_s = time.monotonic()
@@ -418,7 +456,7 @@ class Copy(AbstractContextManager["Copy"]):
         ahead = self._go_ahead(end.slot + 1)
         begun_s = time.monotonic()
         for trained, step in enumerate(mine, start=1):
-            self._set_rates(len(end.done) + before + both * (trained - 1) // len(mine))
+            self.set_rates(len(end.done) + before + both * (trained - 1) // len(mine))
             yield step
             ahead.done, ahead.seconds = mine.first(trained), time.monotonic() - begun_s
 
@@ -489,7 +527,31 @@ class Copy(AbstractContextManager["Copy"]):
     def _pause(self) -> None:
         time.sleep(self.settings.poll_s)
 
-    def _set_rates(self, parent_step: int) -> None:
+    def take_over(self, named: state.Named) -> None:
+        """Load a state that another copy has sent."""
+        state.load(self.model, self.optimiser, *named, self.extra)
+
+    def end_together(
+        self, end: SlotEnd, applied: Ranges, speeds: Mapping[int, float], costly: Collection[int]
+    ) -> SlotEnd | None:
+        """Write the end of a synchronous interval; None where another copy has. Raises OSError."""
+        here = {copy: speeds.get(copy, 0.0) for copy in self.peers.here()}
+        named, base = self.named(), self._known
+        return self.ending.end_together(end, applied, named, base, here, tuple(costly))
+
+    def tell_steps(self, end: SlotEnd, own_steps: int, steps_per_s: float) -> None:
+        """Report synchronous steps that are not in a file yet, now and then."""
+        now_s = time.monotonic()
+        if now_s >= self._told_s + self.settings.report_every_s:
+            self._told_s, self.reports.steps_per_s = now_s, steps_per_s
+            self.reports.tell("running", end, own_steps)
+
+    def check_claim(self) -> None:
+        """Raise HeldError where a later run has taken over."""
+        if self.claim is not None:
+            self.claim.check()
+
+    def set_rates(self, parent_step: int) -> None:
         """Give every group its learning rate at a step of the whole job."""
         self.parent_step = parent_step
         if self.lr is not None:
