@@ -5,7 +5,8 @@
 A round a minute, in mode `steer`, on nodes of four GPUs of four types, all held. In each round 1 %
 of the running jobs end and others start, new ones arrive (one submission in fifty is an array of up
 to 200 tasks), the running jobs report whole steps, wait reasons change, every five rounds the
-fair-share factors do, and one workload's throughput estimates do. Times are CPU seconds of one
+fair-share factors do, and one workload's throughput estimates do. The claim of each ended job is
+judged, and one user in eight is believed less. Times are CPU seconds of one
 process: `write` has the whole call, of which `line` is the round as a tree. `report` is that of
 `hadar report --no-replay` over all rounds; `last` is what `hadar status` reads; `explain` finds the
 newest round of a job that has ended early. `web_start` is what `hadar web` reads before it serves,
@@ -28,6 +29,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from hadar_slurm.core.claims import Credit, Judged
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Node
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress
@@ -36,8 +38,8 @@ from hadar_slurm.core.snapshot import Ended, Round, Snapshot
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.engine.actions import Outcome, Renew, Start, Status
 from hadar_slurm.engine.loop import RoundRecord
-from hadar_slurm.journal import Journal, as_line, read_last, read_with_older
-from hadar_slurm.lab.simulation import rare_collections
+from hadar_slurm.journal import Journal, as_line, claim_facts, read_last, read_period
+from hadar_slurm.lab.garbage import rare_collections
 from hadar_slurm.status.journal_search import newest_with
 from hadar_slurm.status.report import Reporter
 from hadar_slurm.web.exposition import exposition
@@ -85,6 +87,8 @@ class Site:
         self.ended: list[Ended] = []
         self.free = [GPUS_A_NODE] * nodes
         self.first_ended = ""
+        self.judged: list[Judged] = []
+        self.credits: dict[str, Credit] = {}
 
     def rounds(self, number: int) -> Iterator[RoundRecord]:
         """Yield the rounds."""
@@ -102,7 +106,7 @@ class Site:
             yield self._record(index, now_s, [job for job in old if job in self.running], started)
 
     def _advance(self, now_s: float, index: int) -> None:
-        random = self.random
+        random, self.judged = self.random, []
         self.ended = [end for end in self.ended if end.end_s > now_s - SHOWN_ROUNDS * ROUND_S]
         for job_id, job in list(self.running.items()):
             if random.random() < 0.01:
@@ -111,6 +115,7 @@ class Site:
                     self.free[self.names.index(node)] += gpus
                 self.ended.append(Ended(job_id, Phase.DONE, now_s - random.randrange(60)))
                 self.first_ended = self.first_ended or job_id
+                self._judge(job, now_s)
                 continue
             gpu_type = job.allocation.gangs[0].slots[0][0].gpu_type
             rate = job.spec.throughputs.on(gpu_type, job.spec.num_gpus)
@@ -132,6 +137,20 @@ class Site:
                 if job.spec.throughputs is not speeds or job.fair_share != share:
                     spec = replace(job.spec, throughputs=speeds)
                     jobs[job_id] = replace(job, spec=spec, fair_share=share)
+
+    def _judge(self, job: Job, now_s: float) -> None:
+        """Judge the claim of a job that has ended; throughputs were given for one in four."""
+        user, claimed_s = job.spec.user, 3600.0 * (1 + len(job.job_id))
+        is_off = int(user[4:]) % 8 == 0
+        # By the job's number: the other figures stay those of earlier versions.
+        number = int(job.job_id.split("_")[0])
+        lasted_s = claimed_s * (3.0 if is_off else 0.9) * (1 + number % 97 / 500)
+        off = 1.0 if number % 4 else 1 + number % 83 / 100
+        workload = job.spec.workload
+        self.judged.append(Judged(job.job_id, user, workload, claimed_s, lasted_s, off))
+        if is_off:
+            old = self.credits.get(user, Credit())
+            self.credits[user] = old.after(claimed_s, lasted_s, now_s, speeds_off=off)
 
     def _speeds(self, gpus: int) -> Throughputs:
         base = 10 ** self.random.uniform(-1.0, 1.5)
@@ -245,7 +264,8 @@ def written(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     for record in site.rounds(options.rounds):
         if record.round.index % 10 == 0:
             lines_s.append(cpu_s(lambda: as_line(record)))  # noqa: B023
-        writes_s.append(cpu_s(lambda: journal.write(record, mode="steer", more=MORE)))  # noqa: B023
+        more = MORE | claim_facts(site.judged, site.credits)
+        writes_s.append(cpu_s(lambda: journal.write(record, mode="steer", more=more)))  # noqa: B023
     journal.close()
     # As in a process of its own, the collector does not look through the site when reading.
     gc.freeze()
@@ -286,7 +306,8 @@ def read(path: Path, ended: str) -> dict[str, Any]:
 def report(reporter: Reporter, path: Path) -> None:
     """Read all rounds as `hadar report` does."""
     with rare_collections():
-        reporter.read(read_with_older(path))
+        for line, changed in read_period(path, print):
+            reporter.add(line, changed)
         reporter.report()
 
 

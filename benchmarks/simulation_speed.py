@@ -18,8 +18,8 @@ from in_processes import measure_each, peak_mib
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
+from hadar_slurm.lab.garbage import rare_collections
 from hadar_slurm.lab.inputs import read_cluster, read_table
-from hadar_slurm.lab.simulation import rare_collections
 from hadar_slurm.lab.study.bounds import forking_bound_s
 from hadar_slurm.lab.study.experiment import run_experiment
 from hadar_slurm.lab.traces.workload import generate

@@ -47,6 +47,12 @@ def _not_bool(value: object) -> object:
     return value
 
 
+def _count(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError("expected a whole number, 0 or more")
+    return value
+
+
 def _absolute(path: Path) -> Path:
     if not path.is_absolute():
         raise ValueError("expected an absolute path, which begins with /")
@@ -63,6 +69,7 @@ def _known_policy(name: str, info: ValidationInfo) -> str:
 
 
 PolicyName = Annotated[str, AfterValidator(_known_policy)]
+Count = Annotated[int, BeforeValidator(_count)]
 Number = Annotated[float, BeforeValidator(_not_bool)]
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 
@@ -96,6 +103,8 @@ class EnrolConfig(_Section):
     qos: Names | None = None
     accounts: Names | None = None
     users: Names | None = None
+    # The most jobs of an account that are enrolled at once, by account.
+    account_jobs: dict[str, Count] = Field(default_factory=dict)
 
 
 class Config(_Section):
@@ -144,7 +153,9 @@ class Config(_Section):
     @property
     def enrol_lists(self) -> dict[str, frozenset[str]]:
         """Return the given lists of `enrol`."""
-        given: dict[str, list[str]] = self.enrol.model_dump(exclude_none=True)
+        given: dict[str, list[str]] = self.enrol.model_dump(
+            exclude_none=True, exclude={"account_jobs"}
+        )
         return {kind: frozenset(names) for kind, names in given.items()}
 
     @property

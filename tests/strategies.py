@@ -158,6 +158,7 @@ def snapshots(
         bound = GpuType(draw(st.sampled_from(KINDS))) if not draw(st.integers(0, 5)) else None
         share = draw(st.sampled_from((None, 0.0, 0.5, 1.0)))
         partition = draw(st.sampled_from(("", "main", "main,long")))
+        limit_left_s = draw(st.sampled_from((None, 0, 1000, 10**9)))
         if not held:
             jobs.append(
                 Job(
@@ -166,6 +167,7 @@ def snapshots(
                     bound_type=bound,
                     fair_share=share,
                     partition=partition,
+                    limit_left_s=limit_left_s,
                 )
             )
             continue
@@ -175,7 +177,8 @@ def snapshots(
         service_s = draw(st.sampled_from((0.0, 3000.0, 5000.0, 20_000.0)))
         service = ((GpuType("V100"), service_s / 2), (GpuType("K80"), service_s / 2))
         progress = Progress(float(draw(st.integers(0, most))), 1, service)
-        jobs.append(Job(spec, phase, progress, held, allowed, bound, share, partition))
+        job = Job(spec, phase, progress, held, allowed, bound, share, partition)
+        jobs.append(replace(job, limit_left_s=limit_left_s))
     return Snapshot.of(now_s=now_s, cluster=cluster, jobs=jobs, occupied=occupied, rules=gang_rules)
 
 

@@ -22,6 +22,7 @@ TOLD_EVERY_S = 30.0
 WAITING = ("tests/adversary/", "tests/clients/", "tests/integration/")
 # The tests of each of these files share a cluster; all other tests with Slurm are separate units.
 WHOLE = (
+    "tests/adversary/test_lies.py",
     "tests/clients/test_clients.py",
     "tests/integration/test_local_accounting.py",
     "tests/integration/test_other_slurm.py",

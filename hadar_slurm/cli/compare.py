@@ -15,6 +15,8 @@ from hadar_slurm.cli.completing import CLUSTER, AveragingOption, CopiesOption, o
 from hadar_slurm.lab.checks import at_least_one
 from hadar_slurm.lab.comparison import cells_of, check_done, choices_by, comparison_of, scenario_by
 from hadar_slurm.lab.inputs import (
+    HistoryOption,
+    LimitsOption,
     ReferenceOption,
     SpeedsOption,
     TableOption,
@@ -22,7 +24,7 @@ from hadar_slurm.lab.inputs import (
     complete_workload,
 )
 from hadar_slurm.lab.pictures import can_draw
-from hadar_slurm.lab.study.experiment import ORACLE, RULES, SPEEDS
+from hadar_slurm.lab.study.experiment import ORACLE, RULES, SIZES, SPEEDS
 from hadar_slurm.lab.study.report import json_text, write_all
 from hadar_slurm.lab.study.scenarios import SCENARIOS
 from hadar_slurm.lab.study.tables import run_with_bars, show
@@ -64,6 +66,12 @@ def compare(
             f"Where policies' throughputs come from, one or more of {', '.join(SPEEDS)}.",
         ),
     ] = ORACLE,
+    sizes: Annotated[
+        str,
+        some_of(SIZES, f"What policies know of jobs' sizes, one or more of {', '.join(SIZES)}."),
+    ] = ORACLE,
+    limits: LimitsOption = "",
+    history: HistoryOption = "",
     round_seconds: Annotated[float, typer.Option(help="Seconds per round.")] = 360.0,
     restart_seconds: Annotated[
         str | None,
@@ -80,7 +88,8 @@ def compare(
         ),
     ] = None,
     seed: Annotated[
-        str | None, typer.Option(help="Seeds of generated workloads, 0,1,2; tables show means.")
+        str | None,
+        typer.Option(help="Seeds of generated workloads and limits, 0,1,2; tables show means."),
     ] = None,
     first: Annotated[int | None, typer.Option(help="Use only the first N jobs.")] = None,
     copies: CopiesOption = None,
@@ -114,6 +123,9 @@ def compare(
         leave_out_unfit=leave_out_unfit,
         rules=rules,
         speeds=speeds,
+        sizes=sizes,
+        limits=limits,
+        history=history,
         round_seconds=round_seconds,
         restart_seconds=restart_seconds,
         copies=copies,

@@ -12,19 +12,23 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from hadar_slurm.cli.completing import ConfigOption, JournalOption, JsonOption
 from hadar_slurm.config import read_config
 from hadar_slurm.errors import ConfigError, UsageError
-from hadar_slurm.journal import read_with_older
+from hadar_slurm.journal import read_period
+from hadar_slurm.lab.garbage import rare_collections
 from hadar_slurm.lab.replay import figures, print_replay, replayed
-from hadar_slurm.lab.simulation import rare_collections
+from hadar_slurm.status.claims import Claims
 from hadar_slurm.status.report import Report, Reporter
 from hadar_slurm.status.status import json_names
-from hadar_slurm.status.words import table_of
+from hadar_slurm.status.words import day, table_of
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _HOUR_S = 3600.0
+# Of the table of claims, and of users who are believed less.
+_MOST_ROWS = 20
 
 
 def report(
@@ -56,10 +60,10 @@ def report(
     last_s = _time_s(until, now_s, "--until") if until else math.inf
     reader = Reporter()
     damage: list[str] = []
-    lines = read_with_older(path, damage.append)
     try:
         with rare_collections():
-            reader.read(line for line in lines if first_s <= line["time_s"] <= last_s)
+            for line, changed in read_period(path, damage.append, first_s=first_s, last_s=last_s):
+                reader.add(line, changed)
     except OSError as error:
         raise UsageError(f"the journal {path} cannot be read: {error.strerror}") from error
     found = reader.report()
@@ -114,3 +118,30 @@ def _print(console: Console, found: Report) -> None:
     for gpu_type, hours in found.gpu_hours.items():
         table.add_row(gpu_type, *(f"{n:,.1f}" for n in (hours.managed, hours.others, hours.idle)))
     console.print(table)
+    _print_claims(console, found.claims)
+
+
+def _print_claims(console: Console, found: Claims) -> None:
+    """Print how far claims were off, the worst first, and what follows now."""
+    if found.judged:
+        jobs = "1 job" if found.judged == 1 else f"{found.judged} jobs"
+        console.print(f"claimed against measured, {jobs}: factors by which claims were off")
+        headings = "#jobs", "#time, median", "#worst", "#throughput, median", "#worst"
+        table = table_of("user", "workload", *headings)
+        rows = found.rows()
+        for off in rows[:_MOST_ROWS]:
+            factors = off.time_median, off.time_worst, off.throughput_median, off.throughput_worst
+            # User names and job names may hold what looks like rich's markup.
+            names = Text(off.user), Text("all" if off.workload is None else off.workload)
+            table.add_row(*names, str(off.jobs), *(f"{factor:.3g}" for factor in factors))
+        console.print(table)
+        if len(rows) > _MOST_ROWS:
+            console.print(f"and {len(rows) - _MOST_ROWS} more rows, which --json has")
+    for user in found.believed_less[:_MOST_ROWS]:
+        for text in user.words(day):
+            console.print(f"{user.user}: {text}", markup=False)
+    if found.replanned:
+        number, first = len(found.replanned), found.replanned[0]
+        jobs = "1 running job is" if number == 1 else f"{number} running jobs are"
+        example = f"{first.job} of {first.user} with {first.steps:,} for {first.claimed_steps:,}"
+        console.print(f"{jobs} planned with other steps than claimed: {example}", markup=False)

@@ -13,20 +13,32 @@ from hadar_slurm.cli.completing import CLUSTER, AveragingOption, CopiesOption, o
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.lab.checks import at_least_one, check_choice, number_of
 from hadar_slurm.lab.inputs import (
+    HistoryOption,
+    LimitsOption,
     ReferenceOption,
     SpeedsOption,
     TableOption,
     TraceOptions,
     UnfitOption,
+    check_limits,
     complete_workload,
     read_cluster,
+    read_history,
     read_table,
     read_workload,
 )
 from hadar_slurm.lab.simulation import as_tree, failures_of, run_with_bar, show
 from hadar_slurm.lab.study.bounds import bounds
 from hadar_slurm.lab.study.compare import FORKING
-from hadar_slurm.lab.study.experiment import ORACLE, RULES, SPEEDS, ExperimentSettings, forked
+from hadar_slurm.lab.study.experiment import (
+    ORACLE,
+    RULES,
+    SIZES,
+    SPEEDS,
+    ExperimentSettings,
+    forked,
+)
+from hadar_slurm.lab.traces.limits import parse_limits
 from hadar_slurm.lab.traces.load import DEFAULT_REFERENCE, parse_gpu_speeds
 from hadar_slurm.lab.traces.restart import parse_restart_costs
 from hadar_slurm.policies.hadar_paper.utility import UTILITIES
@@ -66,6 +78,16 @@ def simulate(
             "measured in past rounds; prior, the GPU types' published speeds; none.",
         ),
     ] = ORACLE,
+    sizes: Annotated[
+        str,
+        one_of(
+            SIZES,
+            "What the policy knows of the jobs' sizes: oracle, the true ones; limit, the time "
+            "limit; learned, what earlier jobs say; prior, what is known before any job.",
+        ),
+    ] = ORACLE,
+    limits: LimitsOption = "",
+    history: HistoryOption = "",
     round_seconds: Annotated[float, typer.Option(help="Seconds per round.")] = 360.0,
     restart_seconds: Annotated[
         str | None,
@@ -85,7 +107,7 @@ def simulate(
         float | None, typer.Option(help="Let nodes fail: mean hours between failures of one node.")
     ] = None,
     node_repair_hours: Annotated[float, typer.Option(help="Mean hours to repair a node.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of failures and generated workloads.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of failures, workloads and limits.")] = 0,
     journal: Annotated[Path | None, typer.Option(help="Write every round to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -94,6 +116,7 @@ def simulate(
     check_choice("--utility", utility, tuple(UTILITIES))
     check_choice("--rules", rules, RULES)
     check_choice("--speeds", speeds, SPEEDS)
+    check_choice("--sizes", sizes, SIZES)
     number_of("--round-seconds", round_seconds, above=True)
     number_of("--aggregation-seconds", aggregation_seconds)
     at_least_one("--first", first)
@@ -114,14 +137,18 @@ def simulate(
     for part in said:
         Console(stderr=True).print(part, soft_wrap=True, highlight=False, markup=False)
     least = bounds(specs, nodes, counts_spread=rules == _HADAR)
+    if drawn := parse_limits(limits):
+        specs = drawn.drawn(specs, nodes.gpus_by_type, seed)
+    check_limits(sizes, trace, specs)
     if policy in FORKING:
         most = copies or len(nodes.nodes)
         specs = forked(specs, max_copies=most, aggregation_s=aggregation_seconds)
     failures = failures_of(node_mtbf_hours, node_repair_hours, seed, specs, nodes, least)
     settings = ExperimentSettings(
-        round_s=round_seconds, rules=rules, failures=failures, speeds=speeds, seed=seed
+        round_s=round_seconds, rules=rules, failures=failures, speeds=speeds, sizes=sizes, seed=seed
     )
-    result = run_with_bar(specs, nodes, policy, utility, settings, journal)
+    before = read_history(history, reading, seed)
+    result = run_with_bar(specs, nodes, policy, utility, settings, journal, before)
     if as_json:
         print(json.dumps(as_tree(result, least), indent=2))
     else:

@@ -19,7 +19,13 @@ from hadar_slurm.core.type_failures import TypeRecords, Work
 from hadar_slurm.jobspec.estimator import shipped_gpu_types, words
 from hadar_slurm.slurm.observe.throughput_store import FILE_NAME, read_profile
 from hadar_slurm.slurm.observe.throughput_store import forget as forget_workloads
-from hadar_slurm.status.words import table_of
+from hadar_slurm.status.claims import BelievedLess
+from hadar_slurm.status.words import day, table_of
+
+_FADES = (
+    "what is known of a user's claims counts half after 30 days, and less with each job that takes "
+    "as long as claimed; `hadar speeds forget USER` deletes it"
+)
 
 app = typer.Typer(
     help="Show what hadard has learned of workloads, or delete it.",
@@ -46,7 +52,8 @@ def show(
     barred = list(_barred(speeds, records, user, chosen))
     claims = list(_claims(credits, user, time.time()))
     if as_json:
-        typer.echo(json.dumps({"speeds": measured, "barred": barred, "claims": claims}))
+        rows = [_claim(each) for each in claims]
+        typer.echo(json.dumps({"speeds": measured, "barred": barred, "claims": rows}))
         return
     console = Console(highlight=False, soft_wrap=True)
     if not measured and not barred and not claims:
@@ -64,10 +71,14 @@ def show(
         gpus = "1 GPU" if row["gpus"] == 1 else f"{row['gpus']} GPUs"
         what = f"{row['workload']} of {row['user']} on {gpus}"
         console.print(f"{what}, not on {row['gpu_type']}: {row['why']}", markup=False)
-    for row in claims:
-        text = f"steps claimed count {row['steps_times']:.2g} times"
-        text += "" if row["throughputs_count"] else ", throughputs given do not count"
-        console.print(f"{row['user']}, by {row['jobs']} jobs: {text}", markup=False)
+    is_any_corrected = False
+    for each in claims:
+        corrected = each.words(day)
+        is_any_corrected |= bool(corrected)
+        for text in corrected or [f"claims count as they are, by judged jobs: {each.jobs}"]:
+            console.print(f"{each.user}: {text}", markup=False)
+    if is_any_corrected:
+        console.print(_FADES)
 
 
 @app.command()
@@ -83,8 +94,8 @@ def forget(
 ) -> None:
     """Delete what was learned of a user's workloads: measured speeds and failures.
 
-    A running hadard notices it in its next round. Needs the rights of hadard's account. Status 1 if
-    nothing was known.
+    Without WORKLOAD, also how far the user's claims were off. A running hadard notices it in its
+    next round. Needs the rights of hadard's account. Status 1 if nothing was known.
     """
     chosen = read_config(config, needs_policy=False)
     deleted = forget_workloads(chosen.state_dir / FILE_NAME, user, workload)
@@ -114,16 +125,25 @@ def _speeds(speeds: ThroughputModel, user: str) -> Iterator[Mapping[str, Any]]:
                 }
 
 
-def _claims(credits: Credits, user: str, now_s: float) -> Iterator[Mapping[str, Any]]:
+def _claims(credits: Credits, user: str, now_s: float) -> Iterator[BelievedLess]:
     """Yield how far each user is believed."""
     for name, credit in sorted(credits.by_user.items()):
         if user in ("", name):
-            yield {
-                "user": name,
-                "jobs": credit.jobs,
-                "steps_times": credit.factor(now_s),
-                "throughputs_count": credit.most_off > 1,
-            }
+            yield BelievedLess.of(name, credit, now_s)
+
+
+def _claim(found: BelievedLess) -> Mapping[str, Any]:
+    """Return how far a user is believed as JSON; a time is None where nothing is corrected."""
+    steps, throughputs = found.steps_times > 1, found.throughputs_off > 1
+    return {
+        "user": found.user,
+        "jobs": found.jobs,
+        "steps_times": found.steps_times,
+        "steps_until_s": found.steps_until_s if steps else None,
+        "throughputs_count": not throughputs,
+        "throughputs_off": found.throughputs_off,
+        "throughputs_until_s": found.throughputs_until_s if throughputs else None,
+    }
 
 
 def _barred(

@@ -14,6 +14,7 @@ import typer
 from hadar_slurm.cli.completing import ConfigOption
 from hadar_slurm.config import read_config_to_answer
 from hadar_slurm.lab.checks import number_of
+from hadar_slurm.lab.garbage import rare_collections
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.pulse import Pulse
 from hadar_slurm.web.server import DEFAULT_ADDRESS, Server, parse_address
@@ -53,7 +54,14 @@ def web(
     if not place.is_loopback:
         words = f"all who can reach {address} see the names of users and their jobs"
         typer.echo(f"hadar: {words}", err=True)
-    with _end_signals() as end, follower, pulse or nullcontext(), server.running():
+    # A page looks through many objects, and leaves few.
+    with (
+        rare_collections(),
+        _end_signals() as end,
+        follower,
+        pulse or nullcontext(),
+        server.running(),
+    ):
         typer.echo(f"{path}: {server.url}")
         end.wait()
 

@@ -8,7 +8,10 @@ Whatever is claimed,
 * a given throughput is within a factor `MOST_OFF` of what is known of the workload on the type;
   one measured in a place replaces what is given for it;
 * a user whose former jobs outlived their claims is believed less (`Credit`): steps claimed are
-  multiplied by as much, and after wrong throughputs what is known counts alone.
+  multiplied by as much, and after wrong throughputs what is known counts alone;
+* a user's claims are proven once a job has taken as long as claimed, until the next that has not.
+  Until then policy `hadar` ranks the user's jobs, beside those of others, by what Slurm enforces:
+  the time limit left.
 """
 
 from __future__ import annotations
@@ -16,38 +19,45 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 
 # A given throughput may differ by this factor from what is known.
 MOST_OFF = 2.0
 # A user's claims are multiplied by at most this, and by nothing while they are off by less.
-MOST_CORRECTED, _AS_GOOD_AS_TRUE = 1e4, 1.25
+MOST_CORRECTED, AS_GOOD_AS_TRUE = 1e4, 1.25
 # Each job counts as much as any before it, but never less than this.
 _LEAST_WEIGHT = 0.2
 # After this time what is known of a user's claims counts half.
-_HALF_LIFE_S = 30 * 86400.0
+_DAY_S, _HALF_LIFE_DAYS = 86400.0, 30.0
 # A job that has done this many times the steps claimed outlives its claim; others may be saving.
 _OUTLIVED = 1.01
+# What is left of a time limit is at most this, also without one.
+_LONGEST_LIMIT_S = 1e9
 # More steps than this are never planned with.
 _MOST_STEPS = 10**18
 _NONE = Throughputs()
 
 
 def believed_steps(
-    claimed: float, steps_done: float, limit_left_s: float, fastest: float
+    claimed: float, steps_done: float, limit_left_s: float, fastest: float, *, times: float = 1.0
 ) -> tuple[int, str]:
     """Return the total steps to plan with, and why these are not what is claimed ("" if they are).
 
     `limit_left_s`: what is left of the time limit, inf without one; `fastest`: the steps/s on the
-    job's fastest type, 0 if unknown.
+    job's fastest type, 0 if unknown; `times`: what its user's claims are multiplied by. The reason
+    does not change as the job trains: the journal has it in every round.
     """
-    total, why = max(claimed, steps_done), ""
-    if steps_done > _OUTLIVED * claimed:
+    total, why = max(claimed * times, steps_done), ""
+    if times > 1:
+        why = f"its owner's jobs took {times:.1f} times as long as claimed: planned so"
+    if steps_done > _OUTLIVED * claimed * times:
         total = 2.0 * steps_done
         why = f"it outlives the {claimed:g} steps claimed: planned as if half done"
     if fastest > 0 and total > (most := steps_done + limit_left_s * fastest):
         total = most
-        why = f"{claimed:g} steps do not fit its time limit: planned with {most:g}"
+        if claimed > most:
+            why = f"the {claimed:g} steps claimed do not fit its time limit: planned to end with it"
     return max(1, math.ceil(min(total, _MOST_STEPS))), why
 
 
@@ -107,7 +117,8 @@ class Credit:
         `speeds_off`: the largest factor, either way, by which a given throughput was off.
         """
         off = _log(lasted_s / max(claimed_s, 1e-300))
-        weight, kept = max(_LEAST_WEIGHT, 1.0 / (self.jobs + 1)), self._kept(now_s)
+        weight = max(_LEAST_WEIGHT, 1.0 / (self.jobs + 1))
+        kept = _kept(max(0.0, now_s - self.at_s) / _DAY_S)
         times, speeds = self.log_off * kept, self.speeds_off * kept
         return Credit(
             times + weight * (off - times),
@@ -121,16 +132,56 @@ class Credit:
 
         Never less: who claims too much for small jobs would buy a rank for a large one.
         """
-        found = math.exp(self.log_off * self._kept(now_s))
-        return found if found > _AS_GOOD_AS_TRUE else 1.0
+        return _beyond(self.log_off * self._kept(now_s))
+
+    def speeds_factor(self, now_s: float) -> float:
+        """Return the factor by which given throughputs were off, 1 if they are believed."""
+        return _beyond(self.speeds_off * self._kept(now_s))
+
+    def most_off(self, now_s: float) -> float:
+        """Return by which factor given throughputs may differ from what is known; 1: not at all."""
+        return 1.0 if self.speeds_factor(now_s) > 1 else MOST_OFF
 
     @property
-    def most_off(self) -> float:
-        """Return by which factor given throughputs may differ from what is known; 1: not at all."""
-        return 1.0 if math.exp(self.speeds_off) > _AS_GOOD_AS_TRUE else MOST_OFF
+    def until_s(self) -> float:
+        """Return when claims count as they are again, if no other job is judged."""
+        return self._until_s(self.log_off)
+
+    @property
+    def speeds_until_s(self) -> float:
+        """Return when given throughputs count again, if no other job is judged."""
+        return self._until_s(self.speeds_off)
+
+    def _until_s(self, log_off: float) -> float:
+        least = math.log(AS_GOOD_AS_TRUE)
+        days = math.ceil(_HALF_LIFE_DAYS * math.log2(log_off / least)) if log_off > least else 0
+        return self.at_s + days * _DAY_S
+
+    def limit_left_s(self, left_s: float, now_s: float) -> float | None:
+        """Return what is left of a job's time limit, inf without one, where claims are unproven.
+
+        It is rounded up by a sixteenth or less, so that the journal does not change every round.
+        """
+        is_proven = self.jobs and self.factor(now_s) == 1.0 == self.speeds_factor(now_s)
+        return None if is_proven else _rounded_up(min(left_s, _LONGEST_LIMIT_S))
 
     def _kept(self, now_s: float) -> float:
-        return float(0.5 ** (max(0.0, now_s - self.at_s) / _HALF_LIFE_S))
+        """Return what is left by whole days, so that plans and the journal change once a day."""
+        return _kept(math.floor(max(0.0, now_s - self.at_s) / _DAY_S))
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An ended job whose claim was compared with what it did."""
+
+    job_id: JobId
+    user: str
+    workload: str
+    # Its time alone as claimed, and its run time by Slurm's clock.
+    claimed_s: float
+    lasted_s: float
+    # The largest factor, either way, by which a given throughput was off; 1 if none was given.
+    speeds_off: float = 1.0
 
 
 @dataclass
@@ -139,10 +190,24 @@ class Credits:
 
     by_user: dict[str, Credit] = field(default_factory=dict)
     news: set[str] = field(default_factory=set)
+    # The time of the round.
+    now_s: float = 0.0
 
     def of(self, user: str) -> Credit:
         """Return a user's credit."""
         return self.by_user.get(user, _NEW)
+
+    def most_off(self, user: str) -> float:
+        """Return by which factor a user's given throughputs may differ from what is known now."""
+        return self.of(user).most_off(self.now_s)
+
+    def in_force(self) -> dict[str, Credit]:
+        """Return the credits of the users who are believed less now."""
+        return {
+            user: credit
+            for user, credit in sorted(self.by_user.items())
+            if credit.factor(self.now_s) > 1 or credit.speeds_factor(self.now_s) > 1
+        }
 
     def learn(
         self, user: str, claimed_s: float, lasted_s: float, now_s: float, *, speeds_off: float = 1.0
@@ -153,6 +218,21 @@ class Credits:
 
 
 _NEW = Credit()
+
+
+def _kept(days: float) -> float:
+    return float(0.5 ** (days / _HALF_LIFE_DAYS))
+
+
+def _rounded_up(number: float) -> float:
+    """Return the next whole number of five binary digits and zeros after them."""
+    unit = 2.0 ** max(0, math.frexp(number)[1] - 5)
+    return math.ceil(number / unit) * unit
+
+
+def _beyond(log_off: float) -> float:
+    found = math.exp(log_off)
+    return found if found > AS_GOOD_AS_TRUE else 1.0
 
 
 def _log(factor: float) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from math import inf
 from typing import NamedTuple
 
 from hadar_slurm.core.cluster import GpuType, JobId, NodeName
@@ -60,6 +61,10 @@ class JobSpec:
     workload: str = ""
     name: str = ""
     user: str = ""
+    # The steps that its user claims, where `total_steps` are others; else 0. Policies ignore it.
+    claimed_steps: int = 0
+    # Steps that fit its time limit; known in simulations only.
+    limit_steps: float = inf
 
     def __post_init__(self) -> None:
         counts = {"GPUs": self.num_gpus, "total steps": self.total_steps, "copies": self.max_copies}
@@ -161,6 +166,9 @@ class Job:
     left_out: bool = False
     # Slurm's account; "" where there is none, as in simulations.
     account: str = ""
+    # The seconds until its time limit, where its owner's claims are not proven (core/claims.py):
+    # between users it is ranked by these. None: by its work.
+    limit_left_s: float | None = None
 
     @property
     def job_id(self) -> JobId:

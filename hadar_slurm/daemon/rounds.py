@@ -24,7 +24,7 @@ from hadar_slurm.daemon.world import (
     policy_of,
 )
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
-from hadar_slurm.journal import Journal
+from hadar_slurm.journal import Journal, claim_facts
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.protocol import Partitions, Site, SlurmAdapter
 from hadar_slurm.slurm.wakeup import FILE_NAME as WAKE_FILE
@@ -68,6 +68,7 @@ class _Rounds:
         first = self.backends[0]
         more: dict[str, object] = {"held": first.ledger.num_held}
         more |= {"commands": self.life.take_answers(), "averages": first.take_averages()}
+        more |= claim_facts(*source.take_judged())
         if record.snapshot is not None and (copies := source.copy_facts()):
             more["forked"] = copies
         if (expired := read_expired(self.config.state_dir)) is not None:

@@ -143,6 +143,7 @@ def backend_of(
         slot_s=config.round_seconds,
         own_types=config.own_gpu_types,
         enrol=config.enrol_lists,
+        enrolled_of_account=config.enrol.account_jobs,
     )
     ledger = Ledger(config.state_dir / LEDGER_FILE)
     mode = mode or modes(config).all[0]

@@ -57,6 +57,7 @@ class Estimator:
     records: TypeRecords = field(default_factory=TypeRecords)
     credits: Credits = field(default_factory=Credits)
     _known: dict[object, Known] = field(default_factory=dict)
+    _bounds: dict[object, tuple[Throughputs, tuple[str, ...]]] = field(default_factory=dict)
     _version: int = 0
 
     @classmethod
@@ -163,15 +164,13 @@ class Estimator:
         gpu_types: Iterable[str],
         without: frozenset[str] = frozenset(),
     ) -> Known:
-        if self._version != self.speeds.version or len(self._known) > _MOST_KNOWN:
-            self._known.clear()
-            self._version = self.speeds.version
+        self._forget_old()
         here, time_on = tuple(gpu_types), description.time_on
         if time_on and time_on not in map(str.lower, here):
             here = (*here, time_on)
         workload, gpus = workload_of(description, user), description.gpus
         given = description.throughputs
-        most_off = self.credits.of(user).most_off
+        most_off = self.credits.most_off(user)
         key: tuple[object, ...] = (workload, gpus, description.needs, without, most_off)
         key = (*key, *given.items())
         if not given:
@@ -185,6 +184,14 @@ class Estimator:
             self._known[key] = self._suitable(description, found, without)
         return self._known[key]
 
+    def _forget_old(self) -> None:
+        """Clear the caches when a measurement has come, and when they are large."""
+        largest = max(len(self._known), len(self._bounds))
+        if self._version != self.speeds.version or largest > _MOST_KNOWN:
+            self._known.clear()
+            self._bounds.clear()
+            self._version = self.speeds.version
+
     def _as_given(self, description: Description, user: str) -> Known:
         """Return the user's own figures, bounded, with those measured in their place."""
         throughputs, _ = self._bounded(description, user)
@@ -197,14 +204,17 @@ class Estimator:
         return throughputs, estimates
 
     def _bounded(self, description: Description, user: str) -> tuple[Throughputs, tuple[str, ...]]:
-        size = description.gpus
-        given = Throughputs.of(
-            {(k, size): GangThroughput(float(v)) for k, v in description.throughputs.items()}
-        )
-        known = self.table.throughputs(description.workload) or Throughputs()
-        most_off = self.credits.of(user).most_off
-        measured = self._measured(description, user)
-        return bounded_throughputs(given, known, measured, most_off=most_off)
+        self._forget_old()
+        size, most_off = description.gpus, self.credits.most_off(user)
+        key = (workload_of(description, user), size, most_off, *description.throughputs.items())
+        if key not in self._bounds:
+            given = Throughputs.of(
+                {(k, size): GangThroughput(float(v)) for k, v in description.throughputs.items()}
+            )
+            known = self.table.throughputs(description.workload) or Throughputs()
+            measured = self._measured(description, user)
+            self._bounds[key] = bounded_throughputs(given, known, measured, most_off=most_off)
+        return self._bounds[key]
 
     def _measured(self, description: Description, user: str) -> Throughputs:
         """Return what the user's jobs of the same workload and gang have done, by type."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from zlib import crc32
 
@@ -28,8 +29,11 @@ _MOST_SHARE = 0.5
 
 # `hadard` and `hadar simulate` write these fields first, in this form.
 _HEAD = re.compile(rb'\{"version":%d,(?:"step":(\d+),)?(?:"mode":"([^"\\]*)",)?' % VERSION)
+_TIME = re.compile(rb'"round":\d+,"time_s":([^,]+),')
 _SEAL = re.compile(rb',"crc":"([0-9a-f]{8})"\}')
 _SEAL_BYTES = len(b',"crc":"00000000"}')
+
+Changed = Mapping[str, Collection[str]] | None
 
 
 @dataclass(slots=True)
@@ -108,6 +112,9 @@ class Decoder:
     """The whole lines for the texts of one file, or of a journal's files, given in order."""
 
     def __init__(self) -> None:
+        # By table, the rows of the last line that are not as in the line before of its mode
+        # (`State.changed`); None: any.
+        self.changed: Changed = None
         # None after damage.
         self._chains: dict[str, _Read | None] = {}
 
@@ -117,7 +124,7 @@ class Decoder:
         Without `keeps` this is faster, and the line is right until the next call only. Raises
         ConfigError if the text is damaged, or is a difference to such a line.
         """
-        text = text.rstrip(b"\n")
+        text, self.changed = text.rstrip(b"\n"), None
         try:
             tree: Line = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -145,7 +152,18 @@ class Decoder:
         except DAMAGE as error:
             raise ConfigError(f"not a journal line: {error!r}") from error
         self._chains[mode] = _Read(chain.state, _crc_of(text))
+        self.changed = chain.state.changed if step else None
         return line
+
+
+def time_of(text: bytes) -> float | None:
+    """Return a line's time, by its beginning; None if it is not found there."""
+    head = _HEAD.match(text)
+    found = _TIME.match(text, head.end()) if head else None
+    try:
+        return float(found[1]) if found else None
+    except ValueError:
+        return None
 
 
 def head_of(text: bytes) -> tuple[str, bool]:

@@ -13,12 +13,12 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import repeat
 from typing import Any
 
 from hadar_slurm.journal.line import Line
 
-TABLES = ("nodes", "occupied", "jobs", "ended", "plan", "waiting", "forked")
+TABLES = ("nodes", "occupied", "jobs", "ended", "plan", "waiting", "forked", "credits")
 # What a damaged or foreign difference raises when it is applied.
 DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
@@ -30,6 +30,7 @@ _Rows = list[Any]
 
 _JOBS = "jobs"
 _STEPS = "steps_done"
+_PHASE = "phase"
 # The phases of jobs that may train: `steps` has a number for each of these jobs.
 _TRAINING = ("running", "starting")
 _OWN = ("changes", "without", "renewed")
@@ -41,9 +42,9 @@ _LEAST_RULE = 40
 _LEAST_ALIKE = 8
 # A new job is written like another of the same kind if at most this many fields differ.
 _MOST_OWN = 6
-_KIND = ("user", "workload", "gpus", "phase")
-# Stretches looked for in a table without numbering all of its rows.
-_MOST_SEARCHES = 16
+_KIND = ("user", "workload", "gpus", _PHASE)
+# What a rule is about.
+_PLAIN = frozenset((str, int, float, bool))
 _NONE = object()
 
 
@@ -53,9 +54,13 @@ class State:
 
     tables: dict[str, Table] = field(default_factory=dict)
     renewals: list[Line] = field(default_factory=list)
-
+    # Of the tables of which stretches were named.
+    places: dict[str, _Places] = field(default_factory=dict)
     # The jobs that may train, in the order of `steps`.
     training: dict[str, None] = field(default_factory=dict)
+    # By table, the rows that the last difference has changed: new ones, those that are gone, and at
+    # least all in which more than a number or a text has changed.
+    changed: dict[str, list[str]] = field(default_factory=dict)
 
 
 def difference(state: State, line: Line) -> Line:
@@ -87,9 +92,9 @@ def follow(state: State, tree: Line, *, keeps: bool = True) -> Line:
     is copied, and the lines before are no longer what they were. Raises one of DAMAGE.
     """
     line = {name: value for name, value in tree.items() if name not in _OWN}
+    state.changed = {}
     for name, change in tree.get("changes", {}).items():
-        training = state.training if name == _JOBS else None
-        state.tables[name] = _changed(state.tables.get(name, {}), change, training, keeps=keeps)
+        state.changed[name] = _apply(state, name, change, keeps=keeps)
     without = tree.get("without", ())
     for name, table in state.tables.items():
         if name not in without and name not in line:
@@ -203,87 +208,103 @@ def _new_rows(fresh: Table) -> Line:
     return {"new": own, "alike": [[fresh[names[0]], names] for names in groups]}
 
 
-def _changed(old: Table, change: Line, training: dict[str, None] | None, *, keeps: bool) -> Table:
-    """Return the table after a change, and let `training` be as after it.
+def _apply(state: State, name: str, change: Line, *, keeps: bool) -> list[str]:
+    """Change a table; return its rows for `State.changed`.
 
-    Rows that do not change are not looked at: there may be many thousands.
+    Other rows are hardly looked at: there may be many thousands.
     """
-    is_jobs, order = training is not None, _Order(old)
-    new = dict(old) if keeps else old
-    sets = change.get("set", ())
-    # All by the table as it was, before any row of it changes.
-    gone = list(order.names(change.get("gone", ())))
-    chosen = [list(order.names(group["of"])) if "of" in group else None for group in sets]
+    old, is_jobs = state.tables.get(name, {}), name == _JOBS
+    new = state.tables[name] = dict(old) if keeps else old
+    sets, each, fresh = change.get("set", ()), change.get("each", {}), change.get("new", {})
+    # By the table as it was, before any row of it changes.
+    lists = [change.get("gone", ()), *(group.get("of", ()) for group in sets)]
+    gone, *chosen = _named(state, name, old, lists)
+    # Rows that are new, or whose phase changes, and all for the result.
+    phases, changed = list(fresh), list(gone)
+
+    def put(column: str | None, cells: Iterable[tuple[str, Any]]) -> None:
+        if column is None:
+            new.update(cells)
+            return
+        if column == _PHASE:
+            cells = list(cells)
+            phases.extend(row for row, _ in cells)
+        for row, value in cells:
+            job = new[row]
+            if keeps and job is old[row]:
+                job = new[row] = dict(job)
+            if value is _NONE:
+                del job[column]
+            else:
+                job[column] = value
+
+    for row in gone:
+        del new[row]
+        if is_jobs:
+            state.training.pop(row, None)
+    # First, since they go by the values before.
+    for column, values in _rules_of(sets).items():
+        put(column, _with_value(new, column, values))
+    if steps := change.get("steps"):
+        stepped = zip(state.training, steps, strict=True)
+        put(_STEPS, ((row, _onward(new[row][_STEPS], step)) for row, step in stepped if step))
+    for group, rows in zip(sets, chosen, strict=True):
+        put(group.get("field"), zip(rows, repeat(group.get("to", _NONE))))
+        changed += rows
+    for column, cells in each.items() if is_jobs else [(None, each)]:
+        put(column, cells.items())
+        changed += cells
+    for row, value in fresh.items():
+        new[row] = new[value[0]] | value[1] if is_jobs and isinstance(value, list) else value
+    added = list(fresh)
+    for value, rows in change.get("alike", ()):
+        new.update(dict.fromkeys(rows, value))
+        added += rows
+    if places := state.places.get(name):
+        places.update(gone, added)
+    for row in phases if is_jobs else ():
+        if new[row].get(_PHASE) in _TRAINING:
+            state.training.setdefault(row)
+        else:
+            state.training.pop(row, None)
+    return changed + added
+
+
+def _rules_of(sets: Iterable[Line]) -> dict[str | None, dict[Any, Any]]:
+    """Return by column the value after each value that all rows that had it have changed."""
     rules: dict[str | None, dict[Any, Any]] = {}
     for group in sets:
         if "of" not in group:
             rules.setdefault(group.get("field"), {})[group["from"]] = group.get("to", _NONE)
-    hits = [
-        (name, column, values[was])
-        for column, values in rules.items()
-        for name, was in _with_value(old, column, values)
-    ]
-    touched = list(change.get("new", ()))
-    for name in gone:
-        del new[name]
-        touched.append(name)
-
-    def put(name: str, column: str | None, value: Any) -> None:
-        if column is None:
-            new[name] = value
-            return
-        row = new[name]
-        if keeps and row is old[name]:
-            row = new[name] = dict(row)
-        if column == "phase":
-            touched.append(name)
-        if value is _NONE:
-            del row[column]
-        else:
-            row[column] = value
-
-    if steps := change.get("steps"):
-        names = [name for name in training or () if name in new]
-        for name, step in zip(names, steps, strict=True):
-            if step:
-                row = new[name] = dict(old[name]) if keeps else old[name]
-                row[_STEPS] = _onward(row[_STEPS], step)
-    for group, some in zip(sets, chosen, strict=True):
-        for name in some or ():
-            put(name, group.get("field"), group.get("to", _NONE))
-    for name, column, value in hits:
-        if name in new:
-            put(name, column, value)
-    each = change.get("each", {})
-    for column, cells in each.items() if is_jobs else [(None, each)]:
-        for name, value in cells.items():
-            put(name, column, value)
-    for name, row in change.get("new", {}).items():
-        new[name] = new[row[0]] | row[1] if is_jobs and isinstance(row, list) else row
-    for row, names in change.get("alike", ()):
-        new.update(dict.fromkeys(names, row))
-    if training is not None:
-        for name in touched:
-            if name in new and new[name].get("phase") in _TRAINING:
-                training.setdefault(name)
-            else:
-                training.pop(name, None)
-    return new
+    return rules
 
 
 def _with_value(
     table: Table, column: str | None, values: Mapping[Any, Any]
-) -> list[tuple[str, Any]]:
-    """Return the rows with one of some plain values in a column, and that value."""
-    try:
-        if column is None:
-            return [(name, value) for name, value in table.items() if value in values]
-        rows = table.items()
-        return [(name, row[column]) for name, row in rows if row.get(column, _NONE) in values]
-    except TypeError:
-        # Some other row has a value that cannot be looked up.
-        cells = ((name, _plain(row, column)) for name, row in table.items())
-        return [(name, value) for name, value in cells if value in values]
+) -> Iterator[tuple[str, Any]]:
+    """Yield the rows with one of some plain values in a column, and what it becomes."""
+    for name, row in table.items():
+        was = row if column is None else row.get(column)
+        if type(was) in _PLAIN and was in values:
+            yield name, values[was]
+
+
+def _named(
+    state: State, name: str, table: Table, lists: Iterable[Iterable[Any]]
+) -> list[list[str]]:
+    """Return the names in lists that `_Order.rows` has returned."""
+    found: list[list[str]] = []
+    for rows in lists:
+        names: list[str] = []
+        for row in rows:
+            if isinstance(row, str):
+                names.append(row)
+            else:
+                if name not in state.places:
+                    state.places[name] = _Places(table)
+                names += state.places[name].between(*row)
+        found.append(names)
+    return found
 
 
 def _cell(row: Any, column: str | None) -> Any:
@@ -307,7 +328,9 @@ def _step(before: Line, after: Line) -> float:
 
 
 def _onward(before: Any, step: float) -> Any:
-    return round(before + step, 3) if step else before
+    after = before + step
+    # Rounding takes longer than all else that is done with a job, and a whole number needs none.
+    return round(after, 3) if step and after % 1 else after if step else before
 
 
 def _is_told(before: Line, after: Line) -> bool:
@@ -364,15 +387,14 @@ class _Order:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._names: list[str] = []
         self._places: dict[str, int] = {}
-        self._asked = 0
 
     def rows(self, names: Sequence[str]) -> _Rows:
         """Return names in the table's order with their stretches as pairs."""
         if len(names) < _LEAST_STRETCH:
             return list(names)
-        self._number()
+        if not self._places:
+            self._places = {name: place for place, name in enumerate(self._table)}
         found: _Rows = []
         begin = 0
         while begin < len(names):
@@ -390,22 +412,24 @@ class _Order:
             begin += length
         return found
 
-    def names(self, rows: Iterable[Any]) -> Iterator[str]:
-        """Yield the names in what `rows` returned."""
-        return chain.from_iterable(
-            [each] if isinstance(each, str) else self._between(*each) for each in rows
-        )
 
-    def _between(self, first: str, last: str) -> list[str]:
-        self._asked += 1
-        if self._asked > _MOST_SEARCHES:
-            self._number()
-            return self._names[self._places[first] : self._places[last] + 1]
-        self._names = self._names or list(self._table)
-        begin = self._names.index(first)
-        return self._names[begin : self._names.index(last, begin) + 1]
+class _Places:
+    """A table's rows in order, to find stretches of them; kept, since most rows stay."""
 
-    def _number(self) -> None:
-        if not self._places:
-            self._names = self._names or list(self._table)
-            self._places = {name: place for place, name in enumerate(self._names)}
+    def __init__(self, table: Table) -> None:
+        # None: gone.
+        self._rows: list[str | None] = list(table)
+        self._places = {name: place for place, name in enumerate(table)}
+
+    def between(self, first: str, last: str) -> list[str]:
+        """Return the rows from one to another."""
+        rows = self._rows[self._places[first] : self._places[last] + 1]
+        return [name for name in rows if name is not None]
+
+    def update(self, gone: Iterable[str], new: Iterable[str]) -> None:
+        """Let these rows be gone, and these be at the end."""
+        for name in gone:
+            self._rows[self._places.pop(name)] = None
+        for name in new:
+            self._places[name] = len(self._rows)
+            self._rows.append(name)

@@ -6,12 +6,14 @@ since the epoch for hadard and since 0 for the simulator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from itertools import compress
 from operator import is_not
 from typing import Any
 
+from hadar_slurm.core.claims import Credit, Judged
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Node, NodeName, natural_key
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape, uniform_shapes
@@ -25,6 +27,9 @@ VERSION = 2
 VERSIONS = (1, VERSION)
 
 Line = dict[str, Any]
+
+# The year 9000, which a calendar still knows.
+_LAST_S = 2.2e11
 
 _RULES = asdict(GangRules())
 
@@ -108,6 +113,7 @@ def _job(job: Job) -> Line:
         "remarks": list(job.remarks) or None,
         "pinned": job.is_pinned or None,
         "left_out": job.left_out or None,
+        "limit_left_s": None if job.limit_left_s is None else round(job.limit_left_s),
     }
     return {
         "phase": str(job.phase),
@@ -116,6 +122,7 @@ def _job(job: Job) -> Line:
         "gpus": spec.num_gpus,
         "submitted_s": spec.submitted_s,
         "steps": spec.total_steps,
+        **({"claimed_steps": spec.claimed_steps} if spec.claimed_steps else {}),
         "steps_done": round(job.progress.steps_done, 3),
         "restarts": job.progress.restarts,
         "holds": _copies(job.allocation),
@@ -152,6 +159,62 @@ def snapshot_of(line: Line) -> Snapshot:
     )
 
 
+def claim_facts(judged: Iterable[Judged], credits: Mapping[str, Credit]) -> Line:
+    """Return what a line has of claims: ended jobs that were judged, and users believed less.
+
+    A credit changes only when a job is judged: what has faded since is left to readers.
+    """
+    jobs: Line = {}
+    for job in judged:
+        numbers = [round(min(max(1.0, s), _LAST_S)) for s in (job.claimed_s, job.lasted_s)]
+        off = [_short(min(job.speeds_off, _LAST_S))] if job.speeds_off > 1 else []
+        jobs.setdefault(job.user, {}).setdefault(job.workload, {})[job.job_id] = numbers + off
+    believed = {
+        user: {
+            "times": _short(math.exp(credit.log_off)),
+            "speeds_off": _short(math.exp(credit.speeds_off)),
+            "jobs": credit.jobs,
+            "at_s": round(credit.at_s),
+        }
+        for user, credit in credits.items()
+    }
+    return {**({"judged": jobs} if jobs else {}), **({"credits": believed} if believed else {})}
+
+
+def judged_of(line: Line) -> list[Judged]:
+    """Return the ended jobs whose claims were judged in a round; ValueError for wrong numbers."""
+    return [
+        Judged(JobId(job), user, workload, *map(_positive, numbers))
+        for user, workloads in line.get("judged", {}).items()
+        for workload, jobs in workloads.items()
+        for job, numbers in jobs.items()
+    ]
+
+
+def credits_of(line: Line) -> dict[str, Credit]:
+    """Return the users who are believed less, by a line; ValueError for wrong numbers."""
+    return {
+        user: Credit(
+            math.log(_positive(tree["times"])),
+            math.log(_positive(tree["speeds_off"])),
+            int(_positive(tree["jobs"])),
+            _positive(tree["at_s"]),
+        )
+        for user, tree in line.get("credits", {}).items()
+    }
+
+
+def _positive(number: float) -> float:
+    """Return a number above 0 that is no larger than a time can be."""
+    if not 0 < number <= _LAST_S:
+        raise ValueError(f"{number!r} is out of range")
+    return float(number)
+
+
+def _short(factor: float) -> float:
+    return float(f"{factor:.4g}")
+
+
 def throughputs_of(job: Line) -> Mapping[str, float]:
     """Return a job's throughputs by GPU type; hadard 0.2 wrote them under the key `rates`."""
     found: Mapping[str, float] = job.get("throughputs" if "throughputs" in job else "rates", {})
@@ -177,6 +240,7 @@ def job_of(name: str, tree: Line) -> Job:
         aggregation_cost_s=tree.get("aggregation_cost_s", 0.0),
         workload=tree["workload"],
         user=tree["user"],
+        claimed_steps=tree.get("claimed_steps", 0),
     )
     holds = {int(copy): gang_from_tree(gang) for copy, gang in tree["holds"].items()}
     return Job(
@@ -192,6 +256,7 @@ def job_of(name: str, tree: Line) -> Job:
         bool(tree.get("pinned", False)),
         tree.get("left_out", False),
         tree.get("account", ""),
+        tree.get("limit_left_s"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -9,10 +10,13 @@ from itertools import count, takewhile
 from pathlib import Path
 
 from hadar_slurm.errors import ConfigError
-from hadar_slurm.journal.chain import Decoder, head_of
+from hadar_slurm.journal.chain import Changed, Decoder, head_of, time_of
 from hadar_slurm.journal.line import Line
 
 _BLOCK = 1 << 20
+_BEGIN_BYTES = 500
+# Clocks are set back by less.
+_CLOCK_STEP_S = 3600.0
 
 
 def read_journal(path: Path, on_damage: Callable[[str], None] | None = None) -> Iterator[Line]:
@@ -38,13 +42,81 @@ def read_journal(path: Path, on_damage: Callable[[str], None] | None = None) -> 
                 yield line
 
 
-def read_with_older(path: Path, on_damage: Callable[[str], None] | None = None) -> Iterator[Line]:
+def read_with_older(path: Path) -> Iterator[Line]:
     """Yield the rounds of a journal's rotated files and of the journal, the oldest first."""
+    for file in reversed(_present_files(path)):
+        yield from read_journal(file)
+
+
+def read_period(
+    path: Path,
+    on_damage: Callable[[str], None],
+    *,
+    first_s: float = -math.inf,
+    last_s: float = math.inf,
+) -> Iterator[tuple[Line, Changed]]:
+    """Yield the rounds of a period in a journal and its rotated files, the oldest first.
+
+    A line is right until the next one is yielded. With it comes what may have changed since the one
+    before of its mode, as in `Decoder.changed`. Damaged lines are left out and told to `on_damage`;
+    lines that no line of the period needs are not read, and theirs is not found.
+    """
+    files: list[Path] = []
+    for file in _present_files(path):
+        files.append(file)
+        begin_s = _begin_s(file)
+        if begin_s is not None and begin_s < first_s - _CLOCK_STEP_S:
+            break
+    for file in reversed(files):
+        yield from _period_of(file, on_damage, first_s, last_s)
+
+
+def _period_of(
+    path: Path, on_damage: Callable[[str], None], first_s: float, last_s: float
+) -> Iterator[tuple[Line, Changed]]:
+    decoder = Decoder()
+    # By mode, the lines outside the period since the last whole one or the last one yielded.
+    skipped: dict[str, list[bytes]] = {}
+    # The modes of lines yielded, and whether these had what the next one's changes are to.
+    known: dict[str, bool] = {}
+    with path.open("rb") as file:
+        for number, text in enumerate(file, start=1):
+            if not text.endswith(b"\n"):
+                return
+            mode, is_whole = head_of(text)
+            if is_whole:
+                skipped.pop(mode, None)
+            time_s = time_of(text)
+            if time_s is not None and not first_s <= time_s <= last_s:
+                skipped.setdefault(mode, []).append(text)
+                continue
+            needed = skipped.pop(mode, ())
+            for earlier in needed:
+                # If this line needs it, its damage is found here.
+                with suppress(ConfigError):
+                    decoder.line_of(earlier, keeps=mode in known)
+            try:
+                line = decoder.line_of(text, keeps=False)
+            except ConfigError as error:
+                on_damage(f"{path}:{number}: {error}")
+                continue
+            if line is not None and first_s <= line["time_s"] <= last_s:
+                changed = None if needed or not known.get(mode) else decoder.changed
+                known[mode] = changed is not None or "jobs" in line
+                yield line, changed
+
+
+def _begin_s(path: Path) -> float | None:
+    """Return the time of a file's first line, None if it is not found."""
+    with path.open("rb") as file:
+        return time_of(file.read(_BEGIN_BYTES))
+
+
+def _present_files(path: Path) -> list[Path]:
+    """Return a journal's files, the newest first."""
     newest, *older = files_of(path)
     # Right after a rotation the newest is missing, as without a journal.
-    files = [newest, *older] if newest.exists() or not older else older
-    for file in reversed(files):
-        yield from read_journal(file, on_damage)
+    return [newest, *older] if newest.exists() or not older else older
 
 
 def read_last(path: Path, number: int) -> list[Line]:

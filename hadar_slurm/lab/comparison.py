@@ -17,17 +17,35 @@ from hadar_slurm.errors import HadarError, UsageError
 from hadar_slurm.lab.checks import at_least_one, check_choice, choices_of, number_of
 from hadar_slurm.lab.inputs import (
     TraceOptions,
+    check_limits,
     is_generated,
     read_cluster,
+    read_history,
     read_table,
     read_workload,
     workload_label,
 )
-from hadar_slurm.lab.study.compare import FORKING, Cell, Record, StudyWorkload, scale_to_load
-from hadar_slurm.lab.study.experiment import RULES, SPEEDS, ExperimentSettings, forked
+from hadar_slurm.lab.study.compare import (
+    FORKING,
+    Cell,
+    Record,
+    StudyWorkload,
+    scale_to_load,
+    with_limits,
+)
+from hadar_slurm.lab.study.experiment import (
+    LEARNED,
+    ORACLE,
+    RULES,
+    SIZES,
+    SPEEDS,
+    ExperimentSettings,
+    forked,
+)
 from hadar_slurm.lab.study.report import Comparison
 from hadar_slurm.lab.study.scenarios import SCENARIOS, Choices, Scenario
 from hadar_slurm.lab.study.summary import groups, load_series
+from hadar_slurm.lab.traces.limits import parse_limits
 from hadar_slurm.lab.traces.load import parse_gpu_speeds
 from hadar_slurm.lab.traces.restart import parse_restart_costs
 from hadar_slurm.lab.workload_list import read_workload_lists
@@ -88,6 +106,9 @@ def cells_of(
     leave_out_unfit: bool,
     rules: str,
     speeds: str,
+    sizes: str,
+    limits: str,
+    history: str,
     round_seconds: float,
     restart_seconds: str | None,
     copies: int | None,
@@ -95,6 +116,7 @@ def cells_of(
 ) -> list[Cell]:
     """Return the runs of a scenario, or of traces with the command's options; print notes."""
     table, say = read_table(throughputs), partial(_say, console)
+    choices = with_sizes(choices, sizes, limits, history)
     nodes = read_cluster(cluster, gpus_per_node=gpus_per_node)
     chosen_rules = choices_of("--rules", rules, RULES)
     reading = TraceOptions(
@@ -106,6 +128,10 @@ def cells_of(
         rules=tuple(GAVEL_RULES if name == _GAVEL else GangRules() for name in chosen_rules),
     )
     if scenario:
+        if choices.sizes != (ORACLE,) and not scenario.takes_lists:
+            raise UsageError(f"--sizes: scenario {scenario.name} has sizes of its own")
+        if choices.history:
+            raise UsageError(f"--history: scenario {scenario.name} takes none")
         own_rules = replace(reading, rules=(GangRules(),))
         given = read_workload_lists(traces, own_rules, first=choices.first, say=say)
         return scenario.cells(replace(choices, workloads=given), table)
@@ -123,11 +149,25 @@ def cells_of(
             specs = forked(workload.specs, max_copies=max_copies, aggregation_s=averaging_s)
             copied = replace(workload, specs=tuple(specs))
             for known in choices_of("--speeds", speeds, SPEEDS):
-                settings = ExperimentSettings(round_s=round_s, rules=name, speeds=known)
-                for policy in choices.policies or POLICY_NAMES:
-                    jobs = copied if policy in FORKING else workload
-                    cells.append(cell(workload=jobs, policy=policy, settings=settings))
+                for size in choices.sizes or (ORACLE,):
+                    check_limits(size, workload.name, workload.specs)
+                    settings = ExperimentSettings(
+                        round_s=round_s, rules=name, speeds=known, sizes=size
+                    )
+                    for policy in choices.policies or POLICY_NAMES:
+                        jobs = copied if policy in FORKING else workload
+                        cells.append(cell(workload=jobs, policy=policy, settings=settings))
     return cells
+
+
+def with_sizes(choices: Choices, sizes: str, limits: str, history: str) -> Choices:
+    """Return the choices with the sources of sizes, limits of jobs without any, and a history."""
+    chosen, drawn = choices_of("--sizes", sizes, SIZES), parse_limits(limits)
+    if drawn and set(chosen) <= {ORACLE}:
+        raise UsageError(f"--limits {limits}: limits are not used; give --sizes limit or learned")
+    if history and LEARNED not in chosen:
+        raise UsageError(f"--history {history}: it is not used; give --sizes learned")
+    return replace(choices, sizes=tuple(chosen), limits=drawn, history=history)
 
 
 def _say(console: Console, text: str) -> None:
@@ -138,15 +178,21 @@ def _drawn(
     traces: Sequence[str], reading: TraceOptions, choices: Choices, say: Callable[[str], None]
 ) -> Iterator[StudyWorkload]:
     """Yield the jobs of every trace and seed; print the reader's notes."""
-    if choices.seeds and not any(is_generated(text) for text in traces):
-        raise UsageError("--seed: only generated workloads take a seed, traces do not")
+    if choices.seeds and not (choices.limits or any(is_generated(text) for text in traces)):
+        raise UsageError("--seed: only generated workloads and --limits take a seed, traces do not")
     for text in traces:
         for seed in (choices.seeds or (0,)) if is_generated(text) else (None,):
             draw = partial(read_workload, seed=seed or 0, has_arrivals=choices.loads is not None)
             specs, said = draw(text, reading, first=choices.first)
             for part in said:
                 say(part)
-            yield StudyWorkload(name=workload_label(text), specs=tuple(specs), seed=seed)
+            jobs = StudyWorkload(
+                name=workload_label(text),
+                specs=tuple(specs),
+                seed=seed,
+                history=tuple(read_history(choices.history, reading, seed or 0)),
+            )
+            yield from with_limits(jobs, reading.cluster, choices.limits, choices.seeds)
 
 
 def _workloads(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,9 @@ from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.core.throughput import ThroughputTable, parse_table
 from hadar_slurm.errors import ConfigError, TraceError, UsageError
+from hadar_slurm.lab.study.experiment import LIMIT
 from hadar_slurm.lab.traces.cluster import is_cluster_file, parse_cluster, parse_cluster_file
+from hadar_slurm.lab.traces.limits import have_limits
 from hadar_slurm.lab.traces.load import DEFAULT_REFERENCE, check_fits, parse_trace, without_unfit
 from hadar_slurm.lab.traces.restart import RestartCosts
 from hadar_slurm.lab.traces.workload import GENERATORS, generate
@@ -34,7 +37,16 @@ SpeedsOption = Annotated[
 UnfitOption = Annotated[
     bool, typer.Option(help="Skip jobs that can never run on the cluster, with a message.")
 ]
+LimitsOption = Annotated[
+    str,
+    typer.Option(
+        help="Time limits of traces that have none: the median of limit over duration, and the "
+        "share of the jobs at the longest limit: 5x,40%."
+    ),
+]
 GENERATE = "generate:"
+# Added to the seed of a workload for that of a history.
+_BEFORE = 10_000
 # The value does not matter where a load is given: all gaps are scaled.
 _GAP_S = 60.0
 _GENERATED = re.compile(r"([a-z]+)([0-9]+)")
@@ -89,6 +101,16 @@ def complete_workload(incomplete: str) -> list[str]:
     return [name for name in names if incomplete and name.startswith(incomplete)]
 
 
+HistoryOption = Annotated[
+    str,
+    typer.Option(
+        help="Jobs that have ended before, for learned sizes: a workload as TRACE; a generated "
+        "one is drawn from another seed.",
+        autocompletion=complete_workload,
+    ),
+]
+
+
 def workload_label(text: str) -> str:
     """Return the name of a workload in tables."""
     return text.removeprefix(GENERATE) if is_generated(text) else Path(text).stem
@@ -126,6 +148,25 @@ def read_workload(
             check_fits(trace, cluster, rules)
     notes = [f"{text}: {part}" for part in (*trace.skipped, *trace.notes)]
     return _with_costs(trace.jobs, reading.costs), notes
+
+
+def read_history(text: str, reading: TraceOptions, seed: int) -> list[JobSpec]:
+    """Return the jobs of a workload that has ended before ("": none); without their limits.
+
+    A generated one is drawn from another seed than a workload of `seed`.
+    """
+    if not text:
+        return []
+    specs, _ = read_workload(text, replace(reading, leaves_out_unfit=True), seed=_BEFORE + seed)
+    return [replace(spec, limit_steps=math.inf) for spec in specs]
+
+
+def check_limits(sizes: str, name: str, specs: Sequence[JobSpec]) -> None:
+    """Raise UsageError if sizes are the time limits, and no job of a workload has one."""
+    if sizes == LIMIT and not have_limits(specs):
+        raise UsageError(
+            f"--sizes {LIMIT}: {name} has no time limits; give --limits, such as 5x,40%"
+        )
 
 
 def _with_costs(specs: Sequence[JobSpec], costs: RestartCosts) -> list[JobSpec]:

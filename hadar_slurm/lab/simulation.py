@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from hadar_slurm.core.job import JobSpec
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.journal import Journal
 from hadar_slurm.lab.checks import number_of
+from hadar_slurm.lab.garbage import rare_collections
 from hadar_slurm.lab.study.bounds import Bounds
 from hadar_slurm.lab.study.experiment import ExperimentSettings, Result, run_experiment
 from hadar_slurm.lab.study.failures import draw_failures
@@ -26,8 +26,6 @@ from hadar_slurm.sim.backend import Failure
 _HOUR_S = 3600.0
 # Failures are drawn for this multiple of the lower bound on the makespan.
 _FAILURES_FOR_BOUNDS = 10.0
-# New objects after which Python looks for garbage; its own default of 700 is met in every round.
-_COLLECT_AFTER = 50_000
 
 
 def failures_of(
@@ -48,17 +46,6 @@ def failures_of(
     return draw_failures(nodes, mtbf_s=mtbf_s, repair_s=repair_s, until_s=until_s, seed=seed)
 
 
-@contextmanager
-def rare_collections() -> Iterator[None]:
-    """Collect garbage less often: rounds leave almost none, and many objects to look through."""
-    before = gc.get_threshold()
-    gc.set_threshold(_COLLECT_AFTER)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
 def run_with_bar(
     specs: list[JobSpec],
     nodes: Cluster,
@@ -66,8 +53,12 @@ def run_with_bar(
     utility: str,
     settings: ExperimentSettings,
     journal: Path | None,
+    history: Sequence[JobSpec] = (),
 ) -> Result:
-    """Return the result of one run; show its progress, and write its rounds to a journal."""
+    """Return the result of one run; show its progress, and write its rounds to a journal.
+
+    `history`: jobs that have ended before.
+    """
     file = Journal(journal) if journal else None
     try:
         if file:
@@ -92,6 +83,7 @@ def run_with_bar(
             nodes,
             make_policy(policy, utility=utility),
             settings,
+            history=history,
             on_progress=lambda done: progress.update(task, completed=done),
             on_round=file.write if file else None,
         )

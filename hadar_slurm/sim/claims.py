@@ -76,7 +76,16 @@ class ClaimsBackend:
             steps = self._steps(job, claim, seen)
         elif progress.steps_done > steps:
             progress = Progress(float(steps), progress.restarts, progress.service_by_type)
-        return replace(job, spec=self._spec(job.spec, claim, steps, seen), progress=progress)
+        spec = self._spec(job.spec, claim, steps, seen)
+        return replace(job, spec=spec, progress=progress, limit_left_s=self._limit_left_s(job))
+
+    def _limit_left_s(self, job: Job) -> float | None:
+        """Return what is left of a time limit, as if the job had never been requeued."""
+        if not self.is_bounded:
+            return None
+        ran_s = job.progress.service_gpu_s / job.spec.num_gpus
+        left_s = max(0.0, self.claims[job.job_id].limit_s - ran_s)
+        return self._credits.of(job.spec.user).limit_left_s(left_s, self.world.now_s)
 
     def _learn(self, spec: JobSpec, now_s: float) -> None:
         """Compare the claim of a job that has ended with what it did, on the types that it had."""
@@ -100,13 +109,14 @@ class ClaimsBackend:
         fastest = self._spec(spec, claim, claim.total_steps, seen).throughputs.best(
             self.world.cluster.gpus_by_type, spec.num_gpus
         )
-        claimed = claim.total_steps * self._credits.of(spec.user).factor(self.world.now_s)
+        times = self._credits.of(spec.user).factor(self.world.now_s)
+        done, limit_s = job.progress.steps_done, claim.limit_s
         # A requeued job has its whole limit again.
-        return believed_steps(claimed, job.progress.steps_done, claim.limit_s, fastest)[0]
+        return believed_steps(claim.total_steps, done, limit_s, fastest, times=times)[0]
 
     def _spec(self, spec: JobSpec, claim: Claim, steps: int, seen: Throughputs) -> JobSpec:
         """Return the spec as claimed; the same object while nothing has changed."""
-        most_off = self._credits.of(spec.user).most_off
+        most_off = self._credits.of(spec.user).most_off(self.world.now_s)
         key = (spec.job_id, steps, seen, most_off)
         if key not in self._specs:
             throughputs = claim.throughputs

@@ -103,4 +103,5 @@ class _ForecastBackend:
             bound_type=known.bound_type if job.phase is Phase.QUEUED else None,
             fair_share=known.fair_share,
             left_out=known.left_out,
+            limit_left_s=known.limit_left_s,
         )

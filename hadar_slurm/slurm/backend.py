@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from hadar_slurm.core.claims import Credit, Judged
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.snapshot import Snapshot
@@ -315,6 +316,11 @@ class SlurmBackend:
     def take_averages(self) -> int:
         """Return the number of parameter averages of forked jobs since the last call."""
         return self._builder.averages.take()
+
+    def take_judged(self) -> tuple[list[Judged], Mapping[str, Credit]]:
+        """Return the jobs whose claims were judged since the last call; who is believed less."""
+        checks = self._builder.checks
+        return checks.take_judged(), checks.estimator.credits.in_force()
 
     def copy_facts(self) -> dict[str, object]:
         """Return the journal's facts about the copies of forked jobs, by job."""

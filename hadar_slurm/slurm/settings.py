@@ -37,3 +37,5 @@ class BackendSettings:
     own_types: OwnTypes = field(default_factory=dict)
     # The operator's lists of enrolled names, by kind; empty: no job is enrolled.
     enrol: Mapping[str, Collection[str]] = field(default_factory=dict)
+    # The most jobs of an account that are enrolled at once, where the operator limits them.
+    enrolled_of_account: Mapping[str, int] = field(default_factory=dict)

@@ -18,7 +18,7 @@ _MOST_TEXTS = 2
 
 def array_of(job_id: str) -> str:
     """Return the array that a job is a task of: `116` for `116_3`; "" for any other job."""
-    found = _TASK.match(job_id)
+    found = _TASK.match(job_id) if "_" in job_id else None
     return found[1] if found else ""
 
 

@@ -15,9 +15,10 @@ from functools import partial
 from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.snapshot import Snapshot
-from hadar_slurm.journal import Line, gang_tree, snapshot_of
+from hadar_slurm.journal import Line, credits_of, gang_tree, snapshot_of
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.sim.onward import Begin, begins
+from hadar_slurm.status.claims import BelievedLess
 from hadar_slurm.status.jobs import Forked, forked_of, state_of
 
 # The number of jobs ahead that are named.
@@ -67,6 +68,13 @@ class Explanation:
     # Gangs by copy.
     held: Mapping[str, Mapping[str, Mapping[str, int]]]
     remarks: tuple[str, ...] = ()
+    # Policy hadar ranks it by its time limit beside other users' jobs: no claim of its owner is
+    # proven.
+    goes_by_limit: bool = False
+    # The steps that its user claims, where `steps_total` are others; else 0.
+    claimed_steps: int = 0
+    # Why its user is believed less, and until when; None: as any other.
+    believed_less: BelievedLess | None = None
     # The copies of a forked job.
     forked: Forked | None = None
     # Time to the end of a job with GPUs if it is not migrated.
@@ -76,6 +84,12 @@ class Explanation:
     expected: Expected | None = None
     # The start if the job could checkpoint; None if it already can.
     if_moved: Expected | None = None
+
+
+def _is_shared(policy: Policy, snapshot: Snapshot) -> bool:
+    """Return whether two users or more have jobs, and share by the policy."""
+    users = {job.spec.user for job in snapshot.jobs if job.spec.user}
+    return getattr(policy, "user_shares", 0.0) > 0 and len(users) > 1
 
 
 def explain(
@@ -114,6 +128,9 @@ def explain(
         choices=_choices(line, snapshot, job),
         held={str(number): gang_tree(gang) for number, gang in job.allocation.copies},
         remarks=job.remarks,
+        goes_by_limit=job.limit_left_s is not None and _is_shared(policy, snapshot),
+        claimed_steps=job.spec.claimed_steps,
+        believed_less=_believed_less(line, snapshot.now_s, job.spec.user),
         forked=forked_of(line, job_id),
         ends_in_s=job.steps_left / throughput if is_placed and throughput > 0 else None,
     )
@@ -139,6 +156,12 @@ def explain(
     jobs = tuple(movable if other is job else other for other in snapshot.jobs)
     begun = forecast(replace(snapshot, jobs=jobs))
     return replace(found, if_moved=_expected(movable, begun))
+
+
+def _believed_less(line: Line, now_s: float, user: str) -> BelievedLess | None:
+    credit = credits_of(line).get(user)
+    found = BelievedLess.of(user, credit, now_s) if credit else None
+    return found if found and found.words(str) else None
 
 
 def _expected(job: Job, begun: Mapping[JobId, Begin]) -> Expected | None:

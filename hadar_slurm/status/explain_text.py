@@ -13,7 +13,7 @@ from hadar_slurm.status.explain import NAMED, Expected, Explanation
 from hadar_slurm.status.health import Standing
 from hadar_slurm.status.jobs import Forked
 from hadar_slurm.status.status_text import problem_lines, warnings
-from hadar_slurm.status.words import averages_words, round_words, span, table_of
+from hadar_slurm.status.words import averages_words, day, round_words, span, table_of
 
 
 def print_known(
@@ -64,6 +64,15 @@ def print_explanation(
     console.print(f"job {found.job}: {found.state}, {shown}, by {when}, policy {found.policy}")
     for text in (*([found.reason] if found.reason else ()), *found.remarks):
         console.print(f"Hadar: {text}", markup=False)
+    if found.goes_by_limit:
+        unproven = "no claim of its owner is proven yet"
+        console.print(f"{unproven}: beside other users' jobs it goes by its time limit")
+    if found.claimed_steps:
+        claimed, planned = f"{found.claimed_steps:,}", f"{found.steps_total:,}"
+        console.print(f"{claimed} steps claimed, planned with {planned}")
+    if less := found.believed_less:
+        for text in less.words(day):
+            console.print(f"{less.user}: {text}", markup=False)
     share = found.steps_done / found.steps_total
     if found.forked is not None or found.steps_done:
         console.print(f"{found.steps_done:,.0f} of {found.steps_total:,} steps done ({share:.0%})")

@@ -131,7 +131,8 @@ class JobSearch:
             return Answer.NOT_TAKEN, (
                 f"job {job} is enrolled, but hadard does not manage it: it was submitted after the "
                 "last round, is held, names its nodes, waits for a dependency or its begin time, "
-                "or hadard does not manage its partition"
+                "stands behind the first jobs of its array or account, or hadard does not manage "
+                "its partition"
             )
         if decode_or_none(record.comment) is None:
             return Answer.LEFT, f"job {job} is left to Slurm: it was not submitted by hadar-sbatch"

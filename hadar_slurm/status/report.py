@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from hadar_slurm.core.cluster import Cluster, GpuType
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.journal import Line, job_of, snapshot_of, throughputs_of
-from hadar_slurm.status.status import HeldGpus, use_by
+from hadar_slurm.journal import Changed, Line, job_of, snapshot_of, throughputs_of
+from hadar_slurm.status.claims import Claims, ClaimsSeen
+from hadar_slurm.status.status import GpuUse, mode_of
 
 _HOUR_S = 3600.0
 # A line counts for at most this many rounds; after a longer gap hadard was not running.
@@ -51,6 +52,7 @@ class Report:
     decision_s_p50: float
     decision_s_max: float
     gpu_hours: Mapping[GpuType, GpuHours]
+    claims: Claims
 
 
 @dataclass
@@ -70,52 +72,70 @@ class Reporter:
     _actions: Counter[tuple[str, str]] = field(default_factory=Counter)
     _decisions_s: list[float] = field(default_factory=list)
     _hours: dict[GpuType, GpuHours] = field(default_factory=dict)
-    _open: list[Line] = field(default_factory=list)
-    _held: dict[str, HeldGpus] = field(default_factory=dict)
+    _claims: ClaimsSeen = field(default_factory=ClaimsSeen)
+    # Of the lines of the open round: when the first began and for how long, their modes, and those
+    # of the ones that observed anything.
+    _open_s: tuple[float, float] = (0.0, 0.0)
+    _modes: list[str] = field(default_factory=list)
+    _observed: list[str] = field(default_factory=list)
+    _use: GpuUse = field(default_factory=GpuUse)
+    # All modes so far; jobs may go from one to another.
+    _all_modes: set[str] = field(default_factory=set)
     # The last line that observed anything.
     _seen: Line | None = None
 
-    def read(self, lines: Iterable[Line]) -> None:
-        """Read lines; a round has one line for each mode."""
-        for line in lines:
-            if any(line.get("mode") == other.get("mode") for other in self._open):
-                self._close(float(line["time_s"]))
-            self._open.append(line)
-            self._note(line)
+    def add(self, line: Line, changed: Changed = None) -> None:
+        """Read the next line; a round has one for each mode.
 
-    def _note(self, line: Line) -> None:
-        time_s = float(line["time_s"])
+        `changed` is what may differ from the line before of its mode, as `read_period` yields it;
+        the line may change once the next one is read.
+        """
+        mode, time_s = mode_of(line), float(line["time_s"])
+        if mode in self._modes:
+            self._close(time_s)
+        if not self._modes:
+            self._open_s = time_s, float(line["length_s"])
+        self._modes.append(mode)
+        self._all_modes.add(mode)
         first_s, _ = self._span_s or (time_s, time_s)
         self._span_s = first_s, time_s
         self._policies.setdefault(str(line["policy"]))
         self._failed += bool(line["errors"])
         self._errors.update(line["errors"])
         self._decisions_s.append(float(line["durations_s"].get("plan", 0.0)))
+        self._claims.add(line)
         self._actions.update(map(itemgetter("do", "status"), line["actions"]))
-        if "jobs" not in line:
-            return
-        self._seen = line
-        jobs, known = line["jobs"], self._first
-        known |= {name: jobs[name] for name in jobs if name not in known}
-        self._last |= jobs
-        for name, end in line["ended"].items():
-            if end["end_s"] >= first_s:
+        if "jobs" in line:
+            self._seen = line
+            self._observed.append(mode)
+            self._use.add(line, changed)
+            self._note(line, changed if len(self._all_modes) == 1 else None, first_s)
+
+    def _note(self, line: Line, changed: Changed, first_s: float) -> None:
+        """Note the jobs that have changed, and the ends that are new; all if `changed` is None."""
+        jobs, ended = line["jobs"], line["ended"]
+        if changed is None:
+            changed = {"jobs": jobs, "ended": ended}
+        for name in changed.get("jobs", ()):
+            if name in jobs:
+                self._last[name] = jobs[name]
+                if name not in self._first:
+                    self._first[name] = dict(jobs[name])
+        for name in changed.get("ended", ()):
+            end = ended.get(name)
+            if end is not None and end["end_s"] >= first_s:
                 self._ends[name] = str(end["phase"]), float(end["end_s"])
 
     def _close(self, next_s: float) -> None:
         """Count the hours of the open round, which ends at `next_s`."""
-        lines, self._open = self._open, []
         self._rounds += 1
-        first = lines[0]
-        lasted_s = min(next_s - float(first["time_s"]), _MOST_ROUNDS * float(first["length_s"]))
-        seen = [line for line in lines if "jobs" in line]
-        hours = max(0.0, lasted_s) / _HOUR_S
-        # Of all lines, so that the next round's are compared with them.
-        held = [self._held.setdefault(str(line.get("mode")), HeldGpus()).at(line) for line in seen]
-        for gpu_type, use in use_by(held, seen[0]).items() if seen else ():
+        begin_s, length_s = self._open_s
+        hours = max(0.0, min(next_s - begin_s, _MOST_ROUNDS * length_s)) / _HOUR_S
+        for gpu_type, use in self._use.of(self._observed).items() if self._observed else ():
             old = self._hours.get(gpu_type, GpuHours())
             new = (old.managed + use.managed * hours, old.others + use.others * hours)
             self._hours[gpu_type] = GpuHours(*new, old.idle + use.free * hours)
+        self._modes, self._observed = [], []
 
     def workload(self) -> tuple[list[JobSpec], Cluster] | None:
         """Return the jobs, submission times counted from the first line, and the cluster.
@@ -141,7 +161,7 @@ class Reporter:
         """Return the figures, None if nothing was read."""
         if self._span_s is None:
             return None
-        if self._open:
+        if self._modes:
             self._close(self._span_s[1])
         jcts_s = [
             end_s - float(self._last[job]["submitted_s"])
@@ -165,4 +185,5 @@ class Reporter:
             decision_s_p50=statistics.median(self._decisions_s),
             decision_s_max=max(self._decisions_s),
             gpu_hours=dict(sorted(self._hours.items())),
+            claims=self._claims.found(self._span_s[1]),
         )

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 
 from hadar_slurm.core.cluster import GpuType
-from hadar_slurm.journal import Line, changed_rows
+from hadar_slurm.journal import Changed, Line
 from hadar_slurm.status.jobs import state_of
 
 _NO_GANGS: Line = {}
@@ -91,71 +90,108 @@ def prices_of(figures: Mapping[str, float]) -> dict[str, float]:
 
 def current(lines: Sequence[Line]) -> list[Line]:
     """Return the newest line of each mode in use: one that wrote a line in the last round."""
-    newest = {str(line.get("mode", "")): line for line in lines}
+    newest = {mode_of(line): line for line in lines}
     last_s = max((float(line["time_s"]) for line in newest.values()), default=0.0)
     return [line for line in newest.values() if last_s - line["time_s"] <= line["length_s"]]
 
 
 def use_of(lines: Sequence[Line]) -> dict[GpuType, TypeUse]:
-    """Return the use of each GPU type by the lines of one round.
+    """Return the use of each GPU type by the lines of one round, one of each mode."""
+    use = GpuUse()
+    for line in lines:
+        use.add(line)
+    return use.of([mode_of(line) for line in lines])
 
-    GPUs that one mode's line counts as occupied may be held by a job of another mode.
-    """
-    return use_by([HeldGpus().at(line) for line in lines], lines[0])
 
+@dataclass(slots=True)
+class _Observed:
+    """What the last line of a mode says of GPUs."""
 
-def use_by(held: Sequence[Mapping[SlotKey, int]], first: Line) -> dict[GpuType, TypeUse]:
-    """Return the use of each GPU type, from the GPUs held in each line of a round and the first."""
-    managed = reduce(_added, held)
-    occupied = _slots(first.get("occupied", {}))
-    used = _added(held[0], occupied) if occupied else held[0]
-    found: dict[str, list[int]] = {}
-    for name, node in first.get("nodes", {}).items():
-        is_open = node["open"]
-        for gpu_type, total in node["gpus"].items():
-            slot = (name, gpu_type)
-            ours, busy = managed.get(slot, 0), used.get(slot, 0)
-            sums = found.setdefault(gpu_type, [0, 0, 0, 0, 0])
-            sums[0] += total
-            sums[1] += ours
-            sums[2] += busy - ours
-            sums[3 if is_open else 4] += total - busy
-    return {GpuType(name): TypeUse(*sums) for name, sums in sorted(found.items())}
+    nodes: Line = field(default_factory=dict)
+    occupied: Line = field(default_factory=dict)
+    gangs: dict[str, Line] = field(default_factory=dict)
+    held: Counter[SlotKey] = field(default_factory=Counter)
 
 
 @dataclass
-class HeldGpus:
-    """The GPUs held by the jobs of one mode, line by line; unchanged jobs cost almost nothing."""
+class GpuUse:
+    """The use of each GPU type, line by line; what has not changed costs almost nothing."""
 
-    _jobs: Mapping[str, Line] = field(default_factory=dict)
-    _gangs: dict[str, Line] = field(default_factory=dict)
-    _held: Counter[SlotKey] = field(default_factory=Counter)
+    _modes: dict[str, _Observed] = field(default_factory=dict)
+    # Nodes to sum again, and the modes that were summed.
+    _changed: set[str] = field(default_factory=set)
+    _summed: Sequence[str] = ()
+    # For each GPU type of a node, and of all nodes, the numbers of a `TypeUse` and of nodes.
+    _of_nodes: dict[str, dict[str, Sequence[int]]] = field(default_factory=dict)
+    _sums: dict[str, list[int]] = field(default_factory=dict)
 
-    def at(self, line: Line) -> Mapping[SlotKey, int]:
-        """Return the GPUs held by a line's jobs; not to be changed."""
-        jobs: Mapping[str, Line] = line.get("jobs", {})
-        gangs, held = self._gangs, self._held.copy()
-        changes = [(name, _NO_GANGS) for name in gangs if name not in jobs]
-        changes += [(name, jobs[name]["holds"]) for name in changed_rows(self._jobs, jobs)]
-        for name, new in changes:
-            old = gangs.get(name, _NO_GANGS)
+    def add(self, line: Line, changed: Changed = None) -> None:
+        """Read a line; `changed` is what may differ from the line before of its mode."""
+        mode = self._modes.setdefault(mode_of(line), _Observed())
+        nodes, occupied, jobs = (line.get(name, {}) for name in ("nodes", "occupied", "jobs"))
+        if changed is None:
+            changed = {
+                "nodes": {**mode.nodes, **nodes},
+                "occupied": {**mode.occupied, **occupied},
+                "jobs": {**mode.gangs, **jobs},
+            }
+        self._changed.update(changed.get("nodes", ()), changed.get("occupied", ()))
+        # A line's tables may change with the next line.
+        mode.nodes, mode.occupied = dict(nodes), dict(occupied)
+        for name in changed.get("jobs", ()):
+            old = mode.gangs.get(name, _NO_GANGS)
+            new = jobs[name]["holds"] if name in jobs else _NO_GANGS
             if new is old or not (new or old):
                 continue
-            gangs[name] = new
+            mode.gangs[name] = new
             if not new:
-                del gangs[name]
-            for tree in old.values():
-                held.subtract(_slots(tree))
-            for tree in new.values():
-                held.update(_slots(tree))
-        self._jobs, self._held = jobs, held
-        return held
+                del mode.gangs[name]
+            for gangs, sign in ((old, -1), (new, 1)):
+                for tree in gangs.values():
+                    self._changed.update(tree)
+                    mode.held.update({slot: sign * gpus for slot, gpus in _slots(tree).items()})
+
+    def of(self, modes: Sequence[str]) -> dict[GpuType, TypeUse]:
+        """Return the use by the last lines of some modes, by the first one's nodes.
+
+        GPUs that one mode's line counts as occupied may be held by a job of another mode.
+        """
+        first, *others = (self._modes[mode] for mode in modes)
+        if modes != self._summed:
+            self._summed = modes
+            self._changed.update(self._of_nodes, first.nodes)
+        for name in self._changed:
+            self._count(self._of_nodes.pop(name, {}), -1)
+            if name in first.nodes:
+                self._of_nodes[name] = _use_of_node(name, first, others)
+                self._count(self._of_nodes[name], 1)
+        self._changed.clear()
+        found = ((name, sums) for name, (*sums, nodes) in sorted(self._sums.items()) if nodes)
+        return {GpuType(name): TypeUse(*sums) for name, sums in found}
+
+    def _count(self, use: Mapping[str, Sequence[int]], sign: int) -> None:
+        for gpu_type, numbers in use.items():
+            sums = self._sums.setdefault(gpu_type, [0] * len(numbers))
+            sums[:] = [a + sign * b for a, b in zip(sums, numbers, strict=True)]
 
 
-def _added(one: Mapping[SlotKey, int], other: Mapping[SlotKey, int]) -> Mapping[SlotKey, int]:
-    total = Counter(one)
-    total.update(other)
-    return total
+def _use_of_node(
+    name: str, first: _Observed, others: Iterable[_Observed]
+) -> dict[str, Sequence[int]]:
+    node, occupied = first.nodes[name], first.occupied.get(name, {})
+    found: dict[str, Sequence[int]] = {}
+    for gpu_type, total in node["gpus"].items():
+        slot = (name, gpu_type)
+        busy = first.held[slot] + occupied.get(gpu_type, 0)
+        managed = first.held[slot] + sum(other.held[slot] for other in others)
+        free = (total - busy, 0) if node["open"] else (0, total - busy)
+        found[gpu_type] = (total, managed, busy - managed, *free, 1)
+    return found
+
+
+def mode_of(line: Line) -> str:
+    """Return a line's mode, "" for that of a simulation."""
+    return str(line.get("mode", ""))
 
 
 def _slots(tree: Mapping[str, Mapping[str, int]]) -> dict[SlotKey, int]:

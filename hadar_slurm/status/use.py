@@ -73,14 +73,17 @@ def use_by(
 
     def use_of(job_id: str, labels: Labels) -> Use:
         name = group_of(job_id, labels)
-        return found.setdefault(name, Use(name))
+        use = found.get(name)
+        if use is None:
+            use = found[name] = Use(name)
+        return use
 
     for segment in segments:
         use = use_of(segment.job_id, labels.get(segment.job_id, Labels()))
         overlap_s = min(segment.end_s, to_s) - max(segment.start_s, from_s)
         use.held_s += max(0.0, overlap_s) * segment.gang.num_gpus
     for job_id, job in jobs.items():
-        use = use_of(job_id, Labels.of(job))
+        use = use_of(job_id, labels.get(JobId(job_id)) or Labels.of(job))
         if job["phase"] == "queued":
             use.waiting += 1
             use.waited_s = max(use.waited_s, now_s - number_of(job["submitted_s"]))

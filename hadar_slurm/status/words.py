@@ -21,6 +21,11 @@ def table_of(*headings: str) -> Table:
     return table
 
 
+def day(time_s: float) -> str:
+    """Return a date in local time."""
+    return f"{datetime.fromtimestamp(time_s).astimezone():%Y-%m-%d}"
+
+
 def span(time_s: float) -> str:
     """Return a duration as text: `50 s`, `12 min`, `3.4 h`, `2.1 days`."""
     if time_s < 2 * _MINUTE_S:

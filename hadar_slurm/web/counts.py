@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from hadar_slurm.core.claims import AS_GOOD_AS_TRUE, Judged
 from hadar_slurm.core.job import Phase
 from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.engine.actions import Status
@@ -24,6 +25,7 @@ MODES = tuple(str(mode) for mode in Mode)
 ENDS = tuple(str(phase) for phase in (Phase.DONE, Phase.FAILED, Phase.CANCELLED))
 PHASES = tuple(str(phase) for phase in Phase if str(phase) not in ENDS)
 REASONS = {str(reason): reason.name.lower() for reason in WaitReason}
+JUDGEMENTS = ("as_claimed", "longer", "shorter")
 ACTIONS = ("start", "renew", "stop")
 STATUSES = tuple(str(status) for status in Status)
 PROGRAMS = ("scancel", "scontrol", "sinfo", "squeue", "sshare")
@@ -61,11 +63,17 @@ class Counts:
     decisions: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     commands: Counter[tuple[str, str]] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
+    judged: Counter[str] = field(default_factory=Counter)
     round_s: Histogram = field(default_factory=Histogram)
     plan_s: Histogram = field(default_factory=Histogram)
 
-    def add(self, line: Line, row: RoundRow, new_ends: Collection[str]) -> None:
-        """Count a line accepted by the history; `new_ends` are jobs whose end is new."""
+    def add(
+        self, line: Line, row: RoundRow, new_ends: Collection[str], judged: Iterable[Judged]
+    ) -> None:
+        """Count a line accepted by the history.
+
+        `new_ends` are jobs whose end is new, `judged` those whose claim was judged.
+        """
         self.rounds += 1
         self.failed += bool(row.errors)
         self.fallbacks += line["figures"].get("solver_fallback", 0) == 1
@@ -79,8 +87,17 @@ class Counts:
             self.commands[one_of(program, PROGRAMS), one_of(answer, ANSWERS)] += number
         for job_id in new_ends:
             self.ended[one_of(line["ended"][job_id]["phase"], ENDS)] += 1
+        self.judged.update(map(judgement_of, judged))
         self.round_s.observe(row.work_s)
         self.plan_s.observe(row.plan_s)
+
+
+def judgement_of(job: Judged) -> str:
+    """Return whether a job took longer or shorter than claimed."""
+    factor = job.lasted_s / job.claimed_s
+    if factor > AS_GOOD_AS_TRUE:
+        return "longer"
+    return "shorter" if factor < 1 / AS_GOOD_AS_TRUE else "as_claimed"
 
 
 def one_of(word: object, known: Collection[str]) -> str:

@@ -1,4 +1,4 @@
-"""The journal and the heartbeat as metrics for Prometheus. No label names a job or a user.
+"""The journal and the heartbeat as metrics for Prometheus. No label names a job, one metric users.
 
 Names are listed in docs/web.md. hadard's liveness and problems come from the heartbeat, since the
 journal may be the problem; all else comes from the journal.
@@ -17,13 +17,26 @@ from prometheus_client.exposition import choose_encoder
 
 from hadar_slurm import __version__
 from hadar_slurm.state.problems import Problem
-from hadar_slurm.web.counts import ENDS, MODES, OTHER, PHASES, REASONS, Counts, counted, one_of
+from hadar_slurm.web.counts import (
+    ENDS,
+    JUDGEMENTS,
+    MODES,
+    OTHER,
+    PHASES,
+    REASONS,
+    Counts,
+    counted,
+    one_of,
+)
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.history import History, Now
 from hadar_slurm.web.lines import partition_of
 from hadar_slurm.web.pulse import Pulse
 from hadar_slurm.web.ratios import throughput_ratios
 from hadar_slurm.web.words import clean
+
+# Users who are named, those whose claims were off most.
+MAX_USERS = 10
 
 # One number, or numbers by a label or several.
 _Values = float | Mapping[Any, float]
@@ -65,6 +78,7 @@ class _Collector(NamedTuple):
                 *(_life(self.pulse, self.now_s) if self.pulse else ()),
                 *_ages(follower.history, self.now_s),
                 *_state(follower.history, follower.history.now),
+                *_claims(follower.history, self.now_s),
                 *_of_hadard(follower.history, follower.counts),
                 *_counted(follower.counts),
             ]
@@ -116,6 +130,25 @@ def _state(history: History, now: Now) -> Iterator[Metric]:
     yield _gauge("gpu_effective_throughput_ratio", words, ratios, "gpu_type")
 
 
+def _claims(history: History, now_s: float) -> Iterator[Metric]:
+    """Yield what of users' claims is corrected now."""
+    less = history.claims.believed_less(now_s if history.is_epoch else history.now.time_s)
+    factors = [
+        {each.user: factor for each in less if (factor := getattr(each, name)) > 1}
+        for name in ("steps_times", "throughputs_off")
+    ]
+    numbers = dict(zip(("steps", "throughputs"), map(len, factors), strict=True))
+    words = "Users whose claims of steps are multiplied, or whose throughputs do not count."
+    yield _gauge("users_believed_less", words, numbers, "of")
+    words = f"What claims of these users were off by, and steps are multiplied by; of {MAX_USERS}."
+    values = {
+        (user, of): factor
+        for of, users in zip(numbers, factors, strict=True)
+        for user, factor in sorted(users.items(), key=lambda item: -item[1])[:MAX_USERS]
+    }
+    yield _gauge("claim_factor", words, values, "user", "of")
+
+
 def _of_hadard(history: History, counts: Counts) -> Iterator[Metric]:
     """Yield the metrics that simulations and older journals lack."""
     if held := [row.held for row in history.rounds if row.held is not None]:
@@ -136,6 +169,9 @@ def _counted(counts: Counts) -> Iterator[Metric]:
     commands = dict(sorted(counts.commands.items()))
     words = "Slurm's commands by what came of them."
     yield _counter("slurm_commands", words, commands, "command", "answer")
+    judged = {name: counts.judged[name] for name in JUDGEMENTS}
+    words = "Ended jobs by the time that they took, against the time claimed."
+    yield _counter("judged_claims", words, judged, "took")
     ended = counted(counts.ended.elements(), ENDS)
     yield _counter("ended_jobs", "Jobs that have ended.", ended, "state")
     for name, words, seen in (

@@ -82,7 +82,8 @@ class Follower:
             ended = frozenset(line.get("ended", ()))
             if counts:
                 try:
-                    self.counts.add(line, row, ended - self._ended.get(row.mode, frozenset()))
+                    new_ends = ended - self._ended.get(row.mode, frozenset())
+                    self.counts.add(line, row, new_ends, self.history.claims.news)
                 except DAMAGE:
                     self._unread += 1
             if "ended" in line:

@@ -15,10 +15,12 @@ from itertools import zip_longest
 from operator import add
 from typing import NamedTuple
 
+from hadar_slurm.core.claims import Credit, Judged
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
-from hadar_slurm.journal import VERSIONS, Line
+from hadar_slurm.journal import VERSIONS, Line, credits_of, judged_of
 from hadar_slurm.metrics import Segment, Segments
+from hadar_slurm.status.claims import MAX_JUDGED, ClaimsSeen
 from hadar_slurm.status.jobs import Forked
 from hadar_slurm.status.status import prices_of
 from hadar_slurm.status.use import Labels
@@ -134,6 +136,7 @@ class History:
         self.begins_s = 0.0
         self.is_epoch = True
         self.labels: dict[JobId, Labels] = {}
+        self.claims = ClaimsSeen(MAX_JUDGED)
         self.points: deque[Point] = deque(maxlen=MAX_POINTS)
         self.rounds: deque[RoundRow] = deque(maxlen=MAX_ROUNDS)
         self.partitions: set[str] = set()
@@ -156,7 +159,8 @@ class History:
             if line["version"] not in VERSIONS:
                 raise ValueError(f"journal version {line['version']!r}")
             seen = self._seen.get(str(line.get("mode", "")), Observed())
-            self._add_valid(line, row_of(line), Observed.of(line, seen))
+            claims = judged_of(line), credits_of(line)
+            self._add_valid(line, row_of(line), Observed.of(line, seen), claims)
         except DAMAGE:
             self.strange += 1
             return False
@@ -199,7 +203,13 @@ class History:
                 return
             yield point, to_s if after is None else min(after.time_s, to_s)
 
-    def _add_valid(self, line: Line, row: RoundRow, seen: Observed) -> None:
+    def _add_valid(
+        self,
+        line: Line,
+        row: RoundRow,
+        seen: Observed,
+        claims: tuple[list[Judged], Mapping[str, Credit]],
+    ) -> None:
         mode, now_s = row.mode, row.time_s
         may_step_s = _ANOTHER_RUN_S if line.get("mode") else 0.0
         if not self.is_empty and now_s < self.now.time_s - may_step_s:
@@ -210,6 +220,7 @@ class History:
         self._last_s[mode] = now_s
         self._forget(now_s, float(line["length_s"]))
         self.rounds.append(row)
+        self.claims.see(*claims)
         if "nodes" in line:
             self._lines[mode], self._seen[mode] = line, seen
             book = self._books.setdefault(mode, _Book())

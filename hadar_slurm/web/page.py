@@ -17,6 +17,7 @@ from hadar_slurm import __version__
 from hadar_slurm.core.cluster import natural_key
 from hadar_slurm.metrics import Segment
 from hadar_slurm.status.arrays import array_of, as_rows, common_text, gpus_by_type, row_name
+from hadar_slurm.status.claims import replanned
 from hadar_slurm.status.jobs import PINNED, Forked, state_of
 from hadar_slurm.status.use import GROUPS, Labels, Use, number_of, use_by
 from hadar_slurm.web import words
@@ -81,6 +82,7 @@ def overview(view: PageRequest) -> str:
             running_rows=_rows(view, running[:FEW], places),
             uses=uses[:FEW],
             num_uses=len(uses),
+            believed_less=len(history.claims.believed_less(_now_s(view))),
             groups=_group_links(view),
             rounds=list(history.rounds)[-FEW:][::-1],
             max_gpus=MAX_GPUS,
@@ -133,6 +135,32 @@ def usage(view: PageRequest) -> str:
         )
 
 
+def claims(view: PageRequest) -> str:
+    """Return one page of how far claims were off, who is believed less, and which jobs run so."""
+    with view.follower.lock:
+        history = view.history
+        found = history.claims.found(_now_s(view))
+        rows, jobs = found.rows(), replanned(history.now.jobs.items())
+        page, pages = _page(view, len(rows))
+        return _filled(
+            "claims",
+            view,
+            here="/claims",
+            found=found,
+            rows=rows[(page - 1) * MANY : page * MANY],
+            jobs=[(job, history.now.jobs[job.job].get("remarks", ())) for job in jobs[:MANY]],
+            num_jobs=len(jobs),
+            many=MANY,
+            page=page,
+            pages=pages,
+        )
+
+
+def _now_s(view: PageRequest) -> float:
+    """Return the time now: a simulation's is that of its last round."""
+    return view.now_s if view.history.is_epoch else view.history.now.time_s
+
+
 def _page(view: PageRequest, num_rows: int) -> tuple[int, int]:
     """Return the page of a list that was asked for, and the number of pages."""
     pages = max(1, -(-num_rows // MANY))
@@ -173,8 +201,7 @@ def _grouped(history: History, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def _rows(view: PageRequest, rows: Iterable[Sequence[str]], places: Places) -> list[Values]:
-    now = view.history.now
-    now_s = view.now_s if view.history.is_epoch else now.time_s
+    now, now_s = view.history.now, _now_s(view)
     return [_row(now, job_ids, places, now_s) for job_ids in rows]
 
 
@@ -232,7 +259,7 @@ def _uses(view: PageRequest) -> list[Use]:
         history.now.jobs,
         from_s=window.from_s,
         to_s=window.to_s,
-        now_s=view.now_s if history.is_epoch else history.now.time_s,
+        now_s=_now_s(view),
     )
 
 

@@ -20,7 +20,7 @@ from hadar_slurm.web.connections import ConnectionLimits, Connections
 from hadar_slurm.web.exchange import Exchange, Response
 from hadar_slurm.web.exposition import exposition
 from hadar_slurm.web.follower import Follower
-from hadar_slurm.web.page import TEMPLATES, listing, overview, usage
+from hadar_slurm.web.page import TEMPLATES, claims, listing, overview, usage
 from hadar_slurm.web.pulse import Pulse
 from hadar_slurm.web.view import PageRequest, Query
 
@@ -139,6 +139,8 @@ class Server:
             return Response(listing(view).encode(), _HTML)
         if parts.path == "/use":
             return Response(usage(view).encode(), _HTML)
+        if parts.path == "/claims":
+            return Response(claims(view).encode(), _HTML)
         missing = TEMPLATES.get_template("missing.html.j2").render(here="")
         return Response(missing.encode(), _HTML, HTTPStatus.NOT_FOUND)
 

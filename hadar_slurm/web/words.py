@@ -82,6 +82,10 @@ class Clock:
             return f"{time_s / _HOUR_S:.2f} h"
         return self._local(time_s).strftime("%d %b %H:%M:%S")
 
+    def day(self, time_s: float) -> str:
+        """Return a date."""
+        return f"{self._local(time_s):%d %b %Y}"
+
     def ticks(self, from_s: float, to_s: float, *, most: int) -> Iterator[tuple[float, str]]:
         """Yield at most `most` round points in time, each with its label."""
         lasts_s = to_s - from_s

@@ -18,14 +18,19 @@ __all__ = ["local_cluster", "new_directory"]
 NODES = "v100:4,v100:4,p100:4,k80:4"
 
 
+def as_root() -> None:
+    """Skip a test that root does not run."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be several users: run these tests as root")
+
+
 @pytest.fixture
 def site(
     local_cluster: Callable[..., LocalCluster],
     new_directory: Callable[[], Path],
 ) -> Iterator[Site]:
     """Give each test its own cluster and directory; skip the test unless root runs it."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can be several users: run these tests as root")
+    as_root()
     cluster = local_cluster(NODES)
     directory = new_directory()
     directory.mkdir(mode=0o755)

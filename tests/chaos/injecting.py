@@ -370,16 +370,21 @@ class Injector:
     def _choose(self, case: Case) -> None:
         if target := self._target(case, lambda job: job.state == "PENDING"):
             _, task = target
-            task.was_touched = True
-            name = self.world.nodes[int(case.fault.share * 4)]
-            case.done += f" to {name}"
-            self._update(case, task, f"ReqNodeList={name}")
+            task.named = self._node_but(case, task.excluded)
+            case.done += f" to {task.named}"
+            self._update(case, task, f"ReqNodeList={task.named}")
 
     def _exclude(self, case: Case) -> None:
         if target := self._target(case, lambda job: job.state == "PENDING"):
-            name = self.world.nodes[int(case.fault.share * 4)]
-            case.done += f" off {name}"
-            self._update(case, target[1], f"ExcNodeList={name}")
+            _, task = target
+            task.excluded = self._node_but(case, task.named)
+            case.done += f" off {task.excluded}"
+            self._update(case, task, f"ExcNodeList={task.excluded}")
+
+    def _node_but(self, case: Case, other_than: str) -> str:
+        """Return a node; Slurm starts no job that must have a node which it excludes."""
+        nodes = [name for name in self.world.nodes[:4] if name != other_than]
+        return nodes[int(case.fault.share * len(nodes))]
 
     def _leave(self, case: Case) -> None:
         if target := self._target(case):

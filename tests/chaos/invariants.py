@@ -85,7 +85,7 @@ def is_waiting_for_hadard(job: Sighting, task: Task) -> bool:
         return False
     if job.is_held and job.reason not in ("JobHeldAdmin", LAUNCH_FAILED):
         return task.held_s is None
-    return bool(job.requested_nodes) and not task.was_touched
+    return bool(job.requested_nodes) and not task.named
 
 
 @dataclass

@@ -111,7 +111,7 @@ def test_a_job_that_waits_for_a_hadard_that_is_gone_is_found(job: Sighting) -> N
         (HELD, a_task(kind="plain")),
         (replace(HELD, reason=LAUNCH_FAILED), a_task()),
         (replace(HELD, dependency="afterany:3(unfulfilled)"), a_task()),
-        (replace(FREE_JOB, requested_nodes="n1"), a_task(was_touched=True)),
+        (replace(FREE_JOB, requested_nodes="n1"), a_task(named="n1")),
         (FREE_JOB, a_task()),
         (RUNNING, a_task()),
     ],

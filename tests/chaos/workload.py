@@ -42,7 +42,7 @@ class Task:
     `gpus` is the number that it must hold while it runs, `steps` the steps that it trains. Times
     are in seconds since the epoch. `may_be_cancelled`: its user's scancel failed or got no answer.
     `held_s` is the time of its user's hold, None without one, and `released_s` that of the last
-    release. `was_touched`: its user has set its node list.
+    release. `named` and `excluded` are the nodes that its user names and excludes.
     """
 
     key: str
@@ -55,7 +55,8 @@ class Task:
     may_be_cancelled: bool = False
     held_s: float | None = None
     released_s: float = 0.0
-    was_touched: bool = False
+    named: str = ""
+    excluded: str = ""
     done_to: list[str] = field(default_factory=list)
 
     @property

@@ -95,12 +95,14 @@ def test_what_jobs_hold_is_read_whole(slurm_world: SlurmWorld) -> None:
 
 
 def test_what_jobs_ask_for_beside_gpus(slurm_world: SlurmWorld) -> None:
-    """Name, time limit and least number of nodes of each job are read."""
+    """Name, time limit, least number of nodes and whether it has whole nodes are read."""
     job = slurm_world.sbatch("--gpus=1", "--time=60", "--hold")
     found = slurm_world.slurm.submissions()[job]
     assert found.name
     assert (found.limit_s, found.num_tasks, found.least_nodes) == (3600.0, 1, 1)
     assert not found.is_exclusive
+    whole = slurm_world.sbatch("--gpus=1", "--time=60", "--hold", "--exclusive")
+    assert slurm_world.slurm.submissions()[whole].is_exclusive
 
 
 def test_jobs_that_are_set_apart(slurm_world: SlurmWorld) -> None:

@@ -119,6 +119,8 @@ class FakeJob:
     reservation: str = ""
     is_batch: bool = True
     is_cron: bool = False
+    # Shown only: other jobs get GPUs of its nodes.
+    is_exclusive: bool = False
     het_id: int = 0
     het_offset: int = 0
     may_requeue: bool = True

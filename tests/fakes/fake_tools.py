@@ -320,6 +320,7 @@ def _submission(slurm: FakeSlurm, options: Mapping[str, str], user: str) -> dict
         "reservation": options.get("reservation", ""),
         "may_requeue": "no-requeue" not in options,
         "hold": "user" if "hold" in options else "",
+        "is_exclusive": "exclusive" in options,
         "begins_s": slurm.now_s + float(begin) if begin else 0.0,
     }
 
@@ -388,6 +389,13 @@ def fold(names: Sequence[str]) -> str:
     return f"n{text}" if len(numbers) == 1 else f"n[{text}]" if numbers else ""
 
 
+def _shares(slurm: FakeSlurm, job: FakeJob) -> str:
+    """Return whether a job shares its nodes, as squeue shows it."""
+    return "NO" if job.is_exclusive or slurm.version >= _EXCLUSIVE_APART else "OK"
+
+
+# From here on Slurm shows elsewhere that a job has whole nodes.
+_EXCLUSIVE_APART = (25, 5)
 Fact = Callable[[FakeSlurm, FakeJob], str]
 _FACTS: dict[str, Fact] = {
     "JobArrayID": lambda slurm, job: job.key,
@@ -420,7 +428,7 @@ _FACTS: dict[str, Fact] = {
     "TimeLimit": lambda slurm, job: "1:00:00",
     "NumTasks": lambda slurm, job: "1",
     "NTPerNode": lambda slurm, job: "0",
-    "OverSubscribe": lambda slurm, job: "OK",
+    "OverSubscribe": lambda slurm, job: _shares(slurm, job),
     "tres-alloc": lambda slurm, job: f"cpu=1,mem=100M,node={_num_nodes(job)},billing=1",
     "Name": lambda slurm, job: job.name,
     "Command": lambda slurm, job: "/home/alice/train.sh",
@@ -507,6 +515,9 @@ def _job_line(slurm: FakeSlurm, job: FakeJob) -> str:
     )
     most = "" if asked.max_nodes is None or job.ran_on else f"-{asked.max_nodes}"
     cron = " CronJob=Yes" if job.is_cron else ""
+    shares = _shares(slurm, job)
+    if slurm.version >= _EXCLUSIVE_APART:
+        shares += f" Exclusive={'NODE' if job.is_exclusive else 'NO'}"
     comment = f"Comment={job.comment} " if job.comment else ""
     return (
         f"JobId={job.number}{array}{het} JobName={job.name} UserId={job.user}({slurm.uid}) "
@@ -523,7 +534,7 @@ def _job_line(slurm: FakeSlurm, job: FakeJob) -> str:
         f"NodeList={fold(_nodes(job))} NumNodes={_num_nodes(job)}{most} NumCPUs=1 NumTasks=1 "
         f"CPUs/Task=1 ReqB:S:C:T=0:0:*:* TRES=cpu=1,mem=100M,node=1,billing=1 Socks/Node=* "
         f"NtasksPerN:B:S:C=0:0:*:* CoreSpec=*{held} MinCPUsNode=1 MinMemoryCPU=100M "
-        f"Features={_or('&'.join(job.features))} DelayBoot=00:00:00 OverSubscribe=OK "
+        f"Features={_or('&'.join(job.features))} DelayBoot=00:00:00 OverSubscribe={shares} "
         f"Contiguous=0 Licenses={_or(job.licenses)} Network=(null) Command=(null) WorkDir=/tmp "
         f"{comment}StdErr=/dev/null StdIn=/dev/null StdOut=/dev/null{tres}"
     )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import sys
+import time
 from typing import Any
 
+import pytest
 from builders import is_so, plan_of
 from integration.site import Site, eventually
 from integration.test_forked import fork
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.journal import snapshot_of
+from hadar_slurm.slurm.observe.throughput_store import FILE_NAME as PROFILE
+from hadar_slurm.slurm.observe.throughput_store import Profile
 
 HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
 
@@ -127,6 +132,33 @@ def test_a_job_on_its_pin_is_pinned_and_an_ended_one_has_ended(site: Site) -> No
     assert told(site, "explain", plain)["answer"] == "left to Slurm"
     assert told(site, "explain", "99999")["answer"] == "unknown"
     assert told(site, "explain", "99999")["slurm"] == "no such job"
+
+
+def test_a_user_sees_that_claims_count_for_more_until_it_is_forgotten(site: Site) -> None:
+    """`explain` and `report` name the claim and what is planned; `speeds forget` ends it."""
+    site.state_dir.mkdir(exist_ok=True)
+    profile, user = Profile(site.state_dir / PROFILE), getpass.getuser()
+    profile.credits.learn(user, 1000.0, 3000.0, time.time())
+    profile.sync()
+    assert profile.fault == ""
+    site.start(round_seconds=1)
+    job = site.train({"v100": 10.0}, steps=1500, gpus=2, checkpoint="no")
+    site.until_running(job)
+
+    def planned() -> tuple[int, float]:
+        found = told(site, "explain", job)["found"] or {}
+        return found.get("claimed_steps", 0), round(found.get("steps_total", 0), -1)
+
+    eventually(lambda: planned() == (1500, 4500), lambda: str(planned()))
+    eventually(lambda: site.lines()[-1]["jobs"][job]["phase"] == "running", "it runs")
+    assert told(site, "explain", job)["found"]["believed_less"]["user"] == user
+    claims = told(site, "report", "--no-replay")["claims"]
+    assert claims["believed_less"][0]["steps_times"] == pytest.approx(3.0)
+    assert [each["job"] for each in claims["replanned"]] == [job]
+    assert told(site, "speeds", "forget", user) == {"deleted": 1}
+    eventually(lambda: planned() == (0, 1500), lambda: str(planned()))
+    assert told(site, "report", "--no-replay")["claims"]["believed_less"] == []
+    site.free(job)
 
 
 def test_a_forked_job_is_told_with_all_its_copies(site: Site) -> None:

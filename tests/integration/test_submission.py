@@ -142,13 +142,14 @@ def test_a_job_ends_within_its_time_limit_or_gets_the_limit_of_the_type(
     site.start(mode=mode)
     busy = site.occupy(n1="gpu:4", n2="gpu:4", n6="gpu:v100:2")
     words = ("--hadar-throughput=v100=20,p100=6.7", "--hadar-steps=800", "--time=1", "--gpus=1")
-    waits, _ = submitted(site, *words, WRAP)
+    waits, notes = submitted(site, *words, WRAP)
+    assert notes[0].startswith("hadar-sbatch: hadard places this job (1 GPU"), notes
     prolonged, _ = submitted(site, *words, "--hadar-time-on=v100", WRAP)
     site.until_running(prolonged)
     assert {name for gpus in site.tree(prolonged).values() for name in gpus} == {"p100"}
     assert "TimeLimit=00:03:00" in site.details()[prolonged]
     site.until_rounds(2)
-    assert site.state(waits) == "PENDING"
+    assert site.state(waits) == "PENDING", site.told(waits)
     reason = "what is left takes 0:01:59 on p100, where its time limit is 0:01:00"
     assert reason in site.lines()[-1]["jobs"][waits]["remarks"]
     site.free(busy["n1"])

@@ -92,5 +92,7 @@ def test_a_program_that_fails_everywhere_is_barred_nowhere(site: Site) -> None:
     done = site.run([*HADAR, "speeds", "forget", user, "job:faulty.sh", "--config", config])
     assert done.stdout == "3 records deleted\n", done.stderr
     site.until_rounds(2)
-    shown = site.run([*HADAR, "speeds", "show", "--config", config]).stdout
-    assert shown == "nothing is known of any workload\n"
+    # Slurm still shows jobs of other tests.
+    shown = site.run([*HADAR, "speeds", "show", "--config", config])
+    assert shown.returncode == 0, shown.stderr
+    assert "job:faulty.sh" not in shown.stdout

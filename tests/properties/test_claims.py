@@ -20,6 +20,7 @@ MINE = Workload("ada", "mine")
 ANY = st.floats(1e-12, 1e12)
 NEAR = st.floats(0.1, 10.0)
 ROUNDING = 1 + 1e-9
+DAY_S = 86400.0
 
 
 def on_both(k80: float, v100: float) -> Throughputs:
@@ -133,6 +134,28 @@ def test_credit_makes_no_claim_smaller(offs: list[float]) -> None:
     assert 1.0 <= credit.factor(0.0) <= max(1.0, *offs) * ROUNDING
 
 
+@given(st.lists(st.booleans(), max_size=12))
+def test_claims_are_proven_by_true_jobs_and_not_after_a_lie(history: list[bool]) -> None:
+    """Until then a time limit counts, that of a job without one as very long."""
+    credit = Credit()
+    for is_true in history:
+        credit = credit.after(1.0, 1.0 if is_true else 100.0, 0.0)
+    found = credit.limit_left_s(60.0, 0.0)
+    if not history or not history[-1]:
+        assert found == 60.0
+        assert credit.limit_left_s(math.inf, 0.0) == pytest.approx(1e9, rel=1 / 16)
+    elif all(history):
+        assert found is None
+
+
+@given(st.floats(0.0, 1e9))
+def test_what_is_left_of_a_limit_is_rounded_up_by_little(left_s: float) -> None:
+    """It is never less, so no rank is gained by it."""
+    found = Credit().limit_left_s(left_s, 0.0)
+    assert found is not None
+    assert left_s <= found <= left_s * (1 + 1 / 16) + 1.0
+
+
 def test_credit_is_won_back() -> None:
     """After twenty true claims, or a year, a liar is believed; what is nearly true always is."""
     liar = Credit().after(1.0, 100.0, 0.0)
@@ -142,3 +165,36 @@ def test_credit_is_won_back() -> None:
         liar = liar.after(1.0, 1.0, 0.0)
     assert liar.factor(0.0) == 1.0
     assert Credit().after(1.0, 1.2, 0.0).factor(0.0) == 1.0
+
+
+@given(st.floats(1.3, 1e4), st.floats(1.3, 1e4), st.floats(0, 1e9))
+def test_credit_says_when_it_has_faded(off: float, speeds_off: float, now_s: float) -> None:
+    """Within a day nothing changes; on the day that it names claims count as they are, not before.
+
+    Wrong throughputs fade as wrong times do.
+    """
+    liar = Credit().after(1.0, off, now_s, speeds_off=speeds_off)
+    assert liar.factor(now_s + 0.99 * DAY_S) == liar.factor(now_s) > 1.0
+    assert liar.factor(liar.until_s + 1.0) == 1.0 < liar.factor(liar.until_s - DAY_S + 1.0)
+    assert liar.most_off(liar.speeds_until_s - DAY_S + 1.0) == 1.0
+    assert liar.most_off(liar.speeds_until_s + 1.0) == MOST_OFF
+
+
+@given(st.floats(1, 1e6), st.floats(1, 100), st.floats(1, 1e6), st.floats(1e-3, 1e3))
+def test_the_reason_names_the_claim_as_it_was_made(
+    claimed: float, times: float, limit_s: float, fastest: float
+) -> None:
+    """Not what a user's claims are multiplied by; and it is the same as the job trains."""
+    most = limit_s * fastest
+    reasons = set()
+    for part in (0.0, 0.25, 0.5):
+        left_s = limit_s * (1 - part)
+        steps, why = believed_steps(claimed, part * most, left_s, fastest, times=times)
+        if part * most < claimed:
+            reasons.add(why)
+        assert steps == math.ceil(claimed) or why
+    assert len(reasons) <= 1 or abs(claimed / most - 1) < 1e-6
+    if claimed > most * ROUNDING:
+        assert reasons == {
+            f"the {claimed:g} steps claimed do not fit its time limit: planned to end with it"
+        }

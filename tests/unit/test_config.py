@@ -111,6 +111,8 @@ def test_an_unknown_key_is_told_with_its_line_and_the_nearest(text: str, words: 
         ("partitions:\n  gpu: hold\n  long: on", 3, "partitions.long", "not True"),
         ("mode: force", 1, "mode", "not 'force'"),
         ("journal: [a]", 1, "journal", "['a']"),
+        ("enrol:\n  account_jobs:\n    bio: -1", 3, "enrol.account_jobs.bio", "0 or more, not -1"),
+        ("enrol: {account_jobs: {bio: many}}", 1, "enrol.account_jobs.bio", "not 'many'"),
         ("1: 2", 1, "1", "not 1"),
     ],
 )

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import snapshots, valid_plans
 
+from hadar_slurm.core.claims import Credit, Judged
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Phase
 from hadar_slurm.core.plan import WaitReason
@@ -26,8 +27,11 @@ from hadar_slurm.journal import (
     VERSION,
     Journal,
     as_line,
+    claim_facts,
+    credits_of,
     gang_from_tree,
     gang_tree,
+    judged_of,
     read_journal,
     read_last,
     snapshot_of,
@@ -95,6 +99,32 @@ def test_every_field_is_documented() -> None:
     """docs/journal.md mentions every field of a line."""
     page = (Path(__file__).parents[2] / "docs" / "journal.md").read_text(encoding="utf-8")
     assert [name for name in as_line(RECORD) if f"`{name}`" not in page] == []
+
+
+def test_claims_that_were_judged_are_read_back() -> None:
+    """The field has users, workloads and jobs; a credit is the same but for rounding."""
+    judged = [
+        Judged(JobId("7_1"), "ada", "bert", 600.4, 1801.0, 2.5),
+        Judged(JobId("8"), "ada", "bert", 600.0, 590.0),
+        Judged(JobId("9"), "eve", "", 1.0, 400.0),
+    ]
+    credit = Credit(log_off=1.2, speeds_off=0.3, jobs=4, at_s=1e9)
+    line = claim_facts(judged, {"ada": credit})
+    assert line["judged"]["ada"] == {"bert": {"7_1": [600, 1801, 2.5], "8": [600, 590]}}
+    assert [replace(job, claimed_s=round(job.claimed_s)) for job in judged] == judged_of(line)
+    found = credits_of(json.loads(json.dumps(line)))["ada"]
+    assert (found.jobs, found.at_s) == (4, 1e9)
+    assert found.factor(1e9) == pytest.approx(credit.factor(1e9), rel=1e-3)
+    assert found.speeds_factor(1e9) == pytest.approx(credit.speeds_factor(1e9), rel=1e-3)
+    assert claim_facts([], {}) == {}
+
+
+def test_the_steps_claimed_are_read_back_where_others_are_planned_with() -> None:
+    spec = replace(SNAPSHOT.jobs[0].spec, claimed_steps=70)
+    jobs = (replace(SNAPSHOT.jobs[0], spec=spec), *SNAPSHOT.jobs[1:])
+    line = as_line(replace(RECORD, snapshot=replace(SNAPSHOT, jobs=jobs)))
+    assert [job.get("claimed_steps") for job in line["jobs"].values()] == [70, None, None, None]
+    assert [job.spec.claimed_steps for job in snapshot_of(line).jobs] == [70, 0, 0, 0]
 
 
 @given(snapshot=snapshots(), data=st.data())

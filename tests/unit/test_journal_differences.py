@@ -91,7 +91,8 @@ def lines(draw: st.DrawFn) -> Line:
     line["plan"] = draw(st.one_of(st.none(), tables(st.sampled_from(GANGS))))
     line["waiting"] = draw(tables(st.sampled_from(["it waits for GPUs", "why", "the price"])))
     line["actions"] = draw(actions())
-    return line | draw(st.fixed_dictionaries({}, optional={"forked": tables(st.just({"a": 1}))}))
+    more = {"forked": tables(st.just({"a": 1})), "credits": tables(st.just({"times": 3.2}))}
+    return line | draw(st.fixed_dictionaries({}, optional=more))
 
 
 def encoded(written: list[Line]) -> list[bytes]:
@@ -202,6 +203,21 @@ def test_a_difference_is_short(tmp_path: Path) -> None:
     assert steps(path) == list(range(8))
     assert len(first) < len(json.dumps(next(read_journal(path)))) / 2
     assert max(map(len, others)) < len(first) / 2
+
+
+def test_who_is_believed_less_costs_ordinary_rounds_nothing(tmp_path: Path) -> None:
+    """The journal has a credit when it changes; all rounds that are read have it."""
+    sizes = {}
+    more: dict[str, object] = {"credits": {"ada": {"times": 3.2, "jobs": 4, "at_s": 10}}}
+    for name, facts in (("without", {}), ("with", more)):
+        journal = Journal(tmp_path / name, plain_bytes=1000)
+        for index in range(6):
+            journal.write(a_round(index), more=facts)
+        journal.close()
+        sizes[name] = [len(text) for text in (tmp_path / name).read_text().splitlines()]
+    assert sizes["with"][1:] == sizes["without"][1:]
+    assert sizes["with"][0] > sizes["without"][0]
+    assert all(line["credits"] == more["credits"] for line in read_journal(tmp_path / "with"))
 
 
 def test_a_short_line_is_plain(tmp_path: Path) -> None:

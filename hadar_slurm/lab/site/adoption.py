@@ -6,12 +6,11 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.lab.site.jobs import Work
 from hadar_slurm.lab.site.play import POLL_S, Play
-from hadar_slurm.lab.site.results import AdoptionRow
+from hadar_slurm.lab.site.results import StreamPlayed
 from hadar_slurm.lab.site.users import NUM_USERS
 
 NUM_JOBS = 40
@@ -53,12 +52,13 @@ def adopters(count: int, percent: int, seed: int) -> frozenset[int]:
     return frozenset(order[: round(count * percent / 100)])
 
 
-def play_stream(play: Play, stream: Sequence[StreamJob], percent: int, seed: int) -> AdoptionRow:
-    """Play a stream to its end, and return its figures.
+def play_stream(play: Play, stream: Sequence[StreamJob], percent: int, seed: int) -> StreamPlayed:
+    """Play a stream to its end, and return what became of it.
 
     Completion times run from the return of the submission to the first look after the job's end.
     """
     adopted = adopters(len(stream), percent, seed)
+    plain = frozenset(range(len(stream))) - adopted
     todo = list(enumerate(stream))
     ids: dict[JobId, int] = {}
     ended_s: dict[JobId, float] = {}
@@ -80,15 +80,9 @@ def play_stream(play: Play, stream: Sequence[StreamJob], percent: int, seed: int
                 ended_s.setdefault(key, seen_s)
         if now_s > LIMIT_S:
             left = len(stream) - len(ended_s)
-            return AdoptionRow(percent, None, None, None, f"{left} jobs had not ended")
+            return StreamPlayed(None, {}, plain, f"{left} jobs had not ended")
         play.stop.wait(POLL_S)
     lost = sum(play.jobs[key].state != "COMPLETED" for key in ids if key in play.jobs)
     jcts_s = {place: ended_s[key] - play.submitted_s[key] for key, place in ids.items()}
-    plain_s = [jct_s for place, jct_s in jcts_s.items() if place not in adopted]
-    return AdoptionRow(
-        percent,
-        max(ended_s.values()) - begun_s,
-        fmean(jcts_s.values()),
-        fmean(plain_s) if plain_s else None,
-        "; ".join([*play.notes, *([f"{lost} jobs failed"] if lost else [])]),
-    )
+    note = "; ".join([*play.notes, *([f"{lost} jobs failed"] if lost else [])])
+    return StreamPlayed(max(ended_s.values()) - begun_s, jcts_s, plain, note)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
+from statistics import fmean, median
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -32,14 +32,27 @@ class ScenarioRow:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamPlayed:
+    """What became of one stream of jobs: nothing is known of them if it did not end in time."""
+
+    ttd_s: float | None
+    # Completion times by place in the stream, and the places of plain jobs.
+    jcts_s: Mapping[int, float]
+    plain: frozenset[int]
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
 class AdoptionRow:
-    """The result of one stream of jobs; times None if it did not end in time."""
+    """The result of streams with one share of jobs; times None if one did not end in time."""
 
     percent: int
     ttd_s: float | None
     mean_jct_s: float | None
     # Of the users' plain jobs; None also where all jobs are hadard's.
     plain_mean_jct_s: float | None
+    # Of the same jobs in the same stream without a job of hadard's.
+    plain_before_jct_s: float | None
     note: str
 
 
@@ -79,14 +92,27 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
 
 
-def adoption_row(percent: int, runs: Sequence[AdoptionRow]) -> AdoptionRow:
-    """Return the medians over the runs with one share."""
-    ttd_s = median_wait_s([run.ttd_s for run in runs])
-    mean_jct_s = median_wait_s([run.mean_jct_s for run in runs])
-    plain_s = median_wait_s([run.plain_mean_jct_s for run in runs])
-    notes = dict.fromkeys(run.note for run in runs if run.note)
-    values = (_rounded(ttd_s), _rounded(mean_jct_s), _rounded(plain_s))
-    return AdoptionRow(percent, *values, "; ".join(notes))
+def adoption_row(
+    percent: int, runs: Mapping[int, StreamPlayed], twins: Mapping[int, StreamPlayed]
+) -> AdoptionRow:
+    """Return the medians over the runs with one share, by seed; `twins` have plain jobs only."""
+    before = [
+        _mean_s(twins[seed], run.plain) if seed in twins else None for seed, run in runs.items()
+    ]
+    values = (
+        median_wait_s([run.ttd_s for run in runs.values()]),
+        median_wait_s([_mean_s(run, run.jcts_s.keys()) for run in runs.values()]),
+        median_wait_s([_mean_s(run, run.plain) for run in runs.values()]),
+        median_wait_s(before),
+    )
+    notes = dict.fromkeys(run.note for run in runs.values() if run.note)
+    ttd_s, mean_s, plain_s, before_s = map(_rounded, values)
+    return AdoptionRow(percent, ttd_s, mean_s, plain_s, before_s, "; ".join(notes))
+
+
+def _mean_s(played: StreamPlayed, places: Collection[int]) -> float | None:
+    known = [played.jcts_s[place] for place in places if place in played.jcts_s]
+    return fmean(known) if known else None
 
 
 def summary_tree(
@@ -116,10 +142,10 @@ def adoption_table(rows: Sequence[AdoptionRow]) -> Table:
     """Return the figures by the share of jobs that are submitted through hadar-sbatch."""
     title = "One stream of jobs, by the share submitted through hadar-sbatch"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("share", "TTD", "mean JCT", "mean JCT of plain jobs"):
+    for heading in ("share", "TTD", "mean JCT", "of plain jobs", "of these at 0 %"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        times = (row.ttd_s, row.mean_jct_s, row.plain_mean_jct_s)
+        times = (row.ttd_s, row.mean_jct_s, row.plain_mean_jct_s, row.plain_before_jct_s)
         table.add_row(f"{row.percent} %", *map(_seconds, times))
     return table
 

@@ -17,7 +17,13 @@ from rich.console import Console
 from hadar_slurm.errors import HadarError, SlurmError
 from hadar_slurm.lab.site.adoption import LIMIT_S, draw_stream, play_stream
 from hadar_slurm.lab.site.play import Interrupted, NotReached, Play, Played
-from hadar_slurm.lab.site.results import AdoptionRow, ScenarioRow, adoption_row, scenario_row
+from hadar_slurm.lab.site.results import (
+    AdoptionRow,
+    ScenarioRow,
+    StreamPlayed,
+    adoption_row,
+    scenario_row,
+)
 from hadar_slurm.lab.site.scenarios import Scenario
 from hadar_slurm.lab.site.testbed import SharedSite, shared_site
 
@@ -37,7 +43,8 @@ class SiteRun:
     # By scenario and group; a play each.
     plain: dict[tuple[str, str], list[Played]] = field(default_factory=dict)
     hadar: dict[tuple[str, str], list[Played]] = field(default_factory=dict)
-    streams: dict[int, list[AdoptionRow]] = field(default_factory=dict)
+    # By share and seed.
+    streams: dict[int, dict[int, StreamPlayed]] = field(default_factory=dict)
     interval_s: float = 0.0
 
     def say(self, text: str) -> None:
@@ -69,9 +76,9 @@ class SiteRun:
         way = self.way if percent else None
         play = Play(site, way, f"adoption-{percent}", self.stop, self.say, self.logs)
         with play.running():
-            row = play_stream(play, draw_stream(seed), percent, seed)
-        self.streams.setdefault(percent, []).append(row)
-        took = row.note if row.ttd_s is None else f"TTD {row.ttd_s:.1f} s"
+            played = play_stream(play, draw_stream(seed), percent, seed)
+        self.streams.setdefault(percent, {})[seed] = played
+        took = played.note if played.ttd_s is None else f"TTD {played.ttd_s:.1f} s"
         self.say(f"adoption {percent} %: {took}")
 
     def scenario_rows(self, scenarios: Sequence[Scenario]) -> list[ScenarioRow]:
@@ -90,7 +97,10 @@ class SiteRun:
 
     def adoption_rows(self) -> list[AdoptionRow]:
         """Return the results of the streams by their share."""
-        return [adoption_row(percent, runs) for percent, runs in sorted(self.streams.items())]
+        twins = self.streams.get(0, {})
+        return [
+            adoption_row(percent, runs, twins) for percent, runs in sorted(self.streams.items())
+        ]
 
 
 def tasks(

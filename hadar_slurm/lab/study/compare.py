@@ -36,6 +36,7 @@ from hadar_slurm.lab.study import occupancy
 from hadar_slurm.lab.study.bounds import Bounds, bounds, forking_bound_s
 from hadar_slurm.lab.study.experiment import ORACLE, ExperimentSettings, Result, run_experiment
 from hadar_slurm.lab.study.provenance import code_digest, machine, versions
+from hadar_slurm.lab.traces.limits import Limits, have_limits
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.sim.claims import Claim
@@ -70,6 +71,8 @@ class StudyWorkload:
     family: str = ""
     # What users claim of jobs, where that is not what the jobs are.
     claims: tuple[tuple[JobId, Claim], ...] = ()
+    # Jobs that have ended before.
+    history: tuple[JobSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +99,8 @@ class Cell:
     @cached_property
     def key(self) -> str:
         """Return a digest of all inputs of the run."""
-        specs = _specs_digest(self.workload.specs), self.workload.claims
+        jobs = self.workload
+        specs = _specs_digest(jobs.specs), jobs.claims, _specs_digest(jobs.history)
         code = [run_experiment.__module__, type(self.make_policy()).__module__]
         programs = sorted(versions().items()), code_digest(code)
         policy = self.policy, self.user_shares
@@ -121,9 +125,10 @@ class Cell:
 
     @property
     def policy_name(self) -> str:
-        """Return the policy, with its knowledge of throughputs and its shares where not usual."""
+        """Return the policy, with its knowledge and its shares where not usual."""
         speeds, shares = self.settings.speeds, self.user_shares
         notes = [] if speeds == ORACLE else [speeds]
+        notes += [] if self.settings.sizes == ORACLE else [f"sizes {self.settings.sizes}"]
         notes += [] if shares is None else [f"user_shares {shares:g}"]
         return f"{self.policy} ({', '.join(notes)})" if notes else self.policy
 
@@ -182,6 +187,22 @@ def scale_to_load(specs: Sequence[JobSpec], cluster: Cluster, load: float) -> li
     return [replace(spec, submitted_s=(spec.submitted_s - first_s) * factor) for spec in specs]
 
 
+def with_limits(
+    jobs: StudyWorkload, cluster: Cluster, limits: Limits | None, seeds: Sequence[int] | None
+) -> list[StudyWorkload]:
+    """Return a workload with time limits drawn from its seed, or once from each of `seeds`.
+
+    As it is without `limits`, or if it has its own.
+    """
+    if limits is None or have_limits(jobs.specs):
+        return [jobs]
+    types = cluster.gpus_by_type
+    return [
+        replace(jobs, specs=tuple(limits.drawn(jobs.specs, types, seed)), seed=seed)
+        for seed in ((seeds or (0,)) if jobs.seed is None else (jobs.seed,))
+    ]
+
+
 def run_cell(cell: Cell, *, on_progress: Callable[[int], None] | None = None) -> Record:
     """Run a cell and return its record; a failed run has status `failed` and the error."""
     began = time.perf_counter()
@@ -203,6 +224,7 @@ def run_cell(cell: Cell, *, on_progress: Callable[[int], None] | None = None) ->
             cell.make_policy(),
             cell.settings,
             claims=dict(cell.workload.claims),
+            history=cell.workload.history,
             on_progress=on_progress,
         )
         record |= _figures(cell, result, limits)

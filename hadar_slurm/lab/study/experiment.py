@@ -27,10 +27,13 @@ from hadar_slurm.policies.policy import Policy
 from hadar_slurm.sim.backend import GAVEL_RULES, Failure, SimBackend
 from hadar_slurm.sim.claims import Claim, ClaimsBackend
 from hadar_slurm.sim.learning import LearningBackend
+from hadar_slurm.sim.sizes import SizesBackend, learned_from
 
 RULES = ("hadar", "gavel")
 ORACLE = "oracle"
 SPEEDS = (ORACLE, "learned", "prior", "none")
+LIMIT, LEARNED = "limit", "learned"
+SIZES = (ORACLE, LIMIT, LEARNED, "prior")
 
 # Relative rounding error of sums over a long run.
 _ROUNDING = 1e-6
@@ -50,6 +53,10 @@ class ExperimentSettings:
     # Standard deviation of the logarithm of measurements, drawn from `seed`.
     noise: float = 0.05
     seed: int = 0
+    # Sizes known to policies: true (oracle), as many steps as fit the time limit (limit), learned
+    # from the jobs that end and that train (learned), or what would be known of the first of all
+    # jobs (prior).
+    sizes: str = ORACLE
     # Whether what users claim of their jobs is bounded before policies see it, as by hadard.
     bounds_claims: bool = True
 
@@ -58,6 +65,8 @@ class ExperimentSettings:
             raise ConfigError(f"rules {self.rules!r}: expected one of {', '.join(RULES)}")
         if self.speeds not in SPEEDS:
             raise ConfigError(f"speeds {self.speeds!r}: expected one of {', '.join(SPEEDS)}")
+        if self.sizes not in SIZES:
+            raise ConfigError(f"sizes {self.sizes!r}: expected one of {', '.join(SIZES)}")
         if self.failures and self.rules != "hadar":
             raise ConfigError("Gavel's rules have no node failures; omit them")
 
@@ -134,12 +143,14 @@ def run_experiment(
     settings: ExperimentSettings | None = None,
     *,
     claims: Mapping[JobId, Claim] | None = None,
+    history: Sequence[JobSpec] = (),
     on_progress: Callable[[int], None] | None = None,
     on_round: Callable[[RoundRecord], None] | None = None,
 ) -> Result:
     """Simulate `specs` on `cluster` and return the figures.
 
-    Policies see `claims` in place of the jobs' own specs, where there are any. After each round
+    Policies see `claims` in place of the jobs' own specs, where there are any. `history`: jobs that
+    have ended before, for learned sizes. After each round
     `on_progress` gets the number of ended jobs, and `on_round` the round. Raises HadarError when a
     round fails or the accounts do not balance at the end.
     """
@@ -166,7 +177,7 @@ def run_experiment(
             on_round(record)
 
     started_s, round_s = _cpu_s(), settings.round_s
-    backend = _as_known(world, settings, claims or {})
+    backend = _as_known(world, settings, claims or {}, history)
     rounds = run_rounds(
         backend, policy, add, length_s=round_s, now_s=lambda: world.now_s, clock=perf_counter
     )
@@ -176,9 +187,25 @@ def run_experiment(
 
 
 def _as_known(
-    world: SimBackend, settings: ExperimentSettings, claims: Mapping[JobId, Claim]
+    world: SimBackend,
+    settings: ExperimentSettings,
+    claims: Mapping[JobId, Claim],
+    history: Sequence[JobSpec],
 ) -> Backend:
     """Return the world as policies may know it."""
+    known = _with_speeds(world, settings, claims)
+    if settings.sizes == ORACLE:
+        return known
+    if settings.sizes == LIMIT:
+        return SizesBackend(known, world)
+    learns = settings.sizes == LEARNED
+    durations = learned_from(history if learns else (), world.cluster.gpus_by_type)
+    return SizesBackend(known, world, durations, learns=learns)
+
+
+def _with_speeds(
+    world: SimBackend, settings: ExperimentSettings, claims: Mapping[JobId, Claim]
+) -> Backend:
     if claims:
         return ClaimsBackend(world, claims, is_bounded=settings.bounds_claims)
     if settings.speeds == ORACLE:

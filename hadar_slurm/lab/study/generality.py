@@ -8,13 +8,14 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import geometric_mean
 
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.lab.study.compare import Cell, ClusterWorkload, StudyWorkload, scale_to_load
+from hadar_slurm.lab.study.experiment import ORACLE, ExperimentSettings
 from hadar_slurm.lab.study.summary import Column, Group, Matrix, Note
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.workload import GENERATORS, generate
@@ -65,16 +66,22 @@ def generated(
                 yield ClusterWorkload(workload=workload, cluster=cluster, cluster_name=CLUSTER)
 
 
-def cells(workloads: Sequence[ClusterWorkload], policies: Sequence[str] | None) -> list[Cell]:
-    """Return the runs of every policy (None: `POLICIES`) on every workload."""
+def cells(
+    workloads: Sequence[ClusterWorkload],
+    policies: Sequence[str] | None,
+    sizes: Sequence[str] = (ORACLE,),
+) -> list[Cell]:
+    """Return the runs of every policy (None: `POLICIES`) on every workload, with such sizes."""
     return [
         Cell(
             workload=each.workload,
             cluster=each.cluster,
             cluster_name=each.cluster_name,
             policy=policy,
+            settings=ExperimentSettings(sizes=known),
         )
         for each in workloads
+        for known in sizes
         for policy in policies or POLICIES
     ]
 
@@ -139,7 +146,7 @@ def _row(group: Group, column: Column) -> Row:
     whole = [entry for entry in group.done if not entry.failed]
     means = ((entry.policy, entry.mean(column)) for entry in whole)
     values = {policy: mean for policy, mean in means if mean is not None}
-    peers = [policy for policy in PEERS if policy in values]
+    peers = peers_of(values)
     best = min(peers, key=lambda policy: values[policy], default=None)
     return Row(group, column, values, best if best is not None and values[best] > 0 else None)
 
@@ -153,7 +160,19 @@ def _column(group: Group, name: str) -> Column | None:
 def judged_policies(groups: Sequence[Group]) -> tuple[str, ...]:
     """Return the policies to be judged: those of `JUDGED` that ran, else all that are no peers."""
     ran = dict.fromkeys(entry.policy for group in groups for entry in group.entries)
-    return tuple(p for p in JUDGED if p in ran) or tuple(p for p in ran if p not in PEERS)
+    judged = tuple(policy for policy in ran if _base(policy) in JUDGED)
+    return judged or tuple(policy for policy in ran if _base(policy) not in PEERS)
+
+
+def peers_of(policies: Iterable[str]) -> list[str]:
+    """Return the peers among policies, in the order of `PEERS`."""
+    found = [policy for policy in policies if _base(policy) in PEERS]
+    return sorted(found, key=lambda policy: PEERS.index(_base(policy)))
+
+
+def _base(policy: str) -> str:
+    """Return the name of a policy without the notes in brackets."""
+    return policy.partition(" (")[0]
 
 
 def notes(groups: Sequence[Group]) -> list[Note]:
@@ -263,10 +282,10 @@ def _name(group: Group) -> str:
 def tree(groups: Sequence[Group]) -> dict[str, object]:
     """Return the figures and ratios as JSON; times in seconds, as in the runs (docs/compare.md)."""
     found = all_ratios(groups)
-    ran = {entry.policy for group in groups for entry in group.entries}
+    ran = dict.fromkeys(entry.policy for group in groups for entry in group.entries)
     return {
         "generality": {
-            "peers": [policy for policy in PEERS if policy in ran],
+            "peers": peers_of(ran),
             "judged": judged_policies(groups),
             "workloads": [_workload_tree(group, found) for group in groups],
             "overall": {_key(each.column): _overall_tree(each) for each in found},

@@ -19,10 +19,17 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable
 from hadar_slurm.lab.study import generality, liars
-from hadar_slurm.lab.study.compare import Cell, ClusterWorkload, StudyWorkload, scale_to_load
-from hadar_slurm.lab.study.experiment import ExperimentSettings
+from hadar_slurm.lab.study.compare import (
+    Cell,
+    ClusterWorkload,
+    StudyWorkload,
+    scale_to_load,
+    with_limits,
+)
+from hadar_slurm.lab.study.experiment import ORACLE, ExperimentSettings
 from hadar_slurm.lab.study.summary import HOUR_S, Group, Note, Series, load_series
 from hadar_slurm.lab.traces.cluster import parse_cluster
+from hadar_slurm.lab.traces.limits import Limits
 from hadar_slurm.lab.traces.workload import hadar_jobs
 
 # Figures in the abstracts.
@@ -49,6 +56,11 @@ class Choices:
     seeds: tuple[int, ...] | None = None
     loads: tuple[float, ...] | None = None
     first: int | None = None
+    # The sources of sizes, for a scenario that takes them.
+    sizes: tuple[str, ...] | None = None
+    limits: Limits | None = None
+    # A workload of jobs that have ended before; "" for none.
+    history: str = ""
     # Further workloads, for a scenario that takes lists of them.
     workloads: tuple[ClusterWorkload, ...] = ()
 
@@ -67,7 +79,7 @@ class Scenario:
     # Number of groups with plots, and index of the group with Gantt charts.
     num_plotted: int = 6
     charted: int = 0
-    # Whether workloads of the user can be added.
+    # Whether workloads of the user can be added, and jobs have other sizes than the true ones.
     takes_lists: bool = False
     # Further keys of the JSON.
     tree: Callable[[Sequence[Group]], Mapping[str, object]] = lambda _: {}
@@ -313,7 +325,12 @@ def _mixes(name: str, title: str, draw: Callable[[int, Random], list[JobSpec]]) 
 def _generality_cells(choices: Choices, table: ThroughputTable) -> list[Cell]:
     seeds, loads, first = choices.seeds, choices.loads, choices.first
     ours = generality.generated(table, seeds=seeds, loads=loads, first=first)
-    return generality.cells([*ours, *choices.workloads], choices.policies)
+    workloads = [
+        replace(each, workload=jobs)
+        for each in [*ours, *choices.workloads]
+        for jobs in with_limits(each.workload, each.cluster, choices.limits, seeds)
+    ]
+    return generality.cells(workloads, choices.policies, choices.sizes or (ORACLE,))
 
 
 def _liars_cells(choices: Choices, table: ThroughputTable) -> list[Cell]:

@@ -1,7 +1,8 @@
 """Slurm's accounting history: the output of `sacct -P`, with its heading.
 
     sacct -a -X -P -S 2024-03-01 -E 2024-04-01 \
-        -o JobID,User,Account,Partition,Submit,Start,End,ElapsedRaw,AllocTRES,ReqTRES,State
+        -o JobID,User,Account,Partition,Submit,Start,End,ElapsedRaw,Timelimit,AllocTRES,ReqTRES,\
+    State
 
 A record becomes a job with the recorded work: one step a second on the GPUs that it held, for as
 long as it held them, whatever its final state. The heading names the fields, in any order; further
@@ -10,14 +11,17 @@ fields are ignored. Records that are no jobs are counted and reported.
 
 from __future__ import annotations
 
+import math
 import re
 from calendar import monthrange, timegm
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
+from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.core.units import parse_count
 from hadar_slurm.errors import TraceError
 from hadar_slurm.lab.traces.fields import MAX_GANG, MAX_TIME_S, gang_size, seconds, shown
@@ -26,7 +30,9 @@ from hadar_slurm.lab.traces.speeds import SpeedTable
 
 _NEEDED = ("jobid", "submit", "elapsedraw", "alloctres", "state")
 # Required and optional fields, as spelled in messages.
-_SPELLED = "JobID,User,Account,Partition,Submit,Start,End,ElapsedRaw,AllocTRES,ReqTRES,State"
+_SPELLED = (
+    "JobID,User,Account,Partition,Submit,Start,End,ElapsedRaw,Timelimit,AllocTRES,ReqTRES,State"
+)
 
 _JOB_ID = re.compile(r"[0-9]+(_([0-9]+|\[[^\]]*\]?))?(\+[0-9]+)?")
 _STEP_ID = re.compile(r"[0-9][0-9_+]*\.\S+")
@@ -34,6 +40,7 @@ _GPU = re.compile(r"gres/gpu(?::(?P<type>[^=\s]+))?", re.IGNORECASE)
 _NUM_NODES = re.compile(r"(?:^|,)node=([0-9]{1,7})(?=,|$)")
 _TIME = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})")
 _UNKNOWN = frozenset({"", "unknown", "none", "n/a"})
+_NO_LIMIT = _UNKNOWN | {"unlimited", "partition_limit", "invalid"}
 # States of jobs that have not ended.
 _GOING_ON = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "RESIZING"})
 
@@ -62,7 +69,8 @@ def read_sacct(
             continue
         gpu_types.update(gpus)
         places[job_id] = place
-        jobs.append(_job(job_id, record, gpus, place, speeds, restart_cost_s))
+        job = _job(job_id, record, gpus, place, speeds, restart_cost_s)
+        jobs.append(replace(job, limit_steps=_limit_s(record, place)))
         counts.update(_assumptions(record, gpus, job_id))
     skipped = left_out.skipped()
     if not jobs:
@@ -71,6 +79,8 @@ def read_sacct(
             f"{origin}: no job in it that held GPUs{reasons}; does AccountingStorageTRES in "
             "slurm.conf name gres/gpu?"
         )
+    jobs, num_unlimited = _with_limits(jobs)
+    counts["unlimited"] = num_unlimited
     notes = _notes(counts, jobs, gpu_types - {""}, speeds)
     return Trace("sacct", by_arrival(jobs), places, skipped, notes)
 
@@ -238,6 +248,27 @@ def _job(
     )
 
 
+def _limit_s(record: Record, place: str) -> float:
+    """Return a job's time limit; inf if it has none. It trains one step a second."""
+    text = (record.get("timelimit") or record.get("timelimitraw") or "").strip()
+    if text.lower() in _NO_LIMIT or not text.strip("0:-"):
+        return math.inf
+    limit_s = parse_time_limit(text)
+    if limit_s is None or limit_s > MAX_TIME_S:
+        raise TraceError(
+            f"{place}: Timelimit {shown(text)}: expected a time limit such as 1-12:00:00, or "
+            "UNLIMITED; leave it out of -o if it is not known"
+        )
+    return limit_s
+
+
+def _with_limits(jobs: list[JobSpec]) -> tuple[list[JobSpec], int]:
+    """Return the jobs, those without a limit with the longest, and their number if others do."""
+    longest = max((j.limit_steps for j in jobs if j.limit_steps < math.inf), default=math.inf)
+    limited = [replace(j, limit_steps=min(j.limit_steps, longest)) for j in jobs]
+    return limited, sum(a.limit_steps != b.limit_steps for a, b in zip(jobs, limited, strict=True))
+
+
 def _assumptions(record: Record, gpus: Gpus, name: str) -> Iterable[str]:
     word = (record["state"].upper().split(maxsplit=1) or ["UNKNOWN"])[0]
     found = {
@@ -263,6 +294,7 @@ def _notes(
         notes.append(f"jobs that did not complete, with their run time: {ends}")
     sentences = (
         ("going on", "jobs that had not ended, with their run time so far"),
+        ("unlimited", "jobs without a time limit, counted as with the longest of all"),
         ("untyped", f"jobs on GPUs without a type, counted as {speeds.reference} (--reference)"),
         ("mixed", "jobs on several types, with the speed of the slowest"),
         ("het", "components of heterogeneous jobs, treated as separate jobs"),

@@ -15,7 +15,8 @@ which its work costs least. The paper's own form is `hadar-paper`. Here:
   on the types planned for them: delaying any of these jobs delays the makespan.
 * Starvation guard: jobs that have spent in total more than 2 days and 20 times their time alone
   without GPUs go before all others, under every way.
-* Between users the order holds while each is ahead of a share by at most a budget (`shares.py`).
+* Between users the order holds while each is ahead of a share by at most a budget; jobs of users
+  whose claims are not proven go by their time limits (`shares.py`).
 * A running job keeps its type and nodes unless another type saves more than a restart. It is
   ranked as if two restart times less were left of it; if it is promoted, as if ten more were.
   Critical jobs that share a type exchange it once (`ways.py`).
@@ -112,7 +113,7 @@ class Hadar:
         choice, num_ways = self._choice(kinds, able, horizon, memory.choice, history)
         way = choice.way if choice else Way()
         shares = Shares.of(kinds, able, self.user_shares, memory.leads)
-        ranking = _Ranking(kinds, horizon, way, dict(way.decided), IMMOVABLE if shares else 1.0)
+        ranking = _Ranking(kinds, horizon, way, dict(way.decided), shares)
         queue = sorted(map(ranking.entry, count(), allocator.jobs))
         if shares:
             jobs = [None if entry.rank == OVERDUE else entry.job for entry in queue]
@@ -255,15 +256,16 @@ class _Ranking:
     horizon: Horizon | None
     way: Way
     decided: Mapping[JobId, TypeIndex]
-    # The factor on what is left of a job that has a user and cannot move.
-    immovable: float = 1.0
+    shares: Shares | None = None
 
     def entry(self, tie_break: int, job: Job) -> _Entry:
         """Return a job's entry: overdue, critical or promoted, or by remaining work."""
         kind, spec, way = self.kinds.of(job), job.spec, self.way
         if not kind.best:
             return _Entry(NOWHERE, 0.0, tie_break, job, (), 0.0)
-        allocator, left_s = self.kinds.allocator, job.steps_left / kind.best
+        allocator, shares = self.kinds.allocator, self.shares
+        left_s = shares.left_s(job, kind.best) if shares else job.steps_left / kind.best
+        counts = not (shares and shares.goes_by_limit(job))
         stays_s = spec.restart_cost_s if job.phase is Phase.RUNNING else 0.0
         types = self.kinds.types(kind, way.typing)
         decided = self.decided.get(job.job_id)
@@ -271,7 +273,7 @@ class _Ranking:
         if waited_s > _LONGEST_WAIT_S + _LONGEST_WAIT_TIMES * spec.total_steps / kind.best:
             types = self._own_first(job, kind, types)
             return _Entry(OVERDUE, -waited_s, tie_break, job, types, left_s)
-        planned = self.horizon.planned.get(job.job_id) if self.horizon else None
+        planned = self.horizon.planned.get(job.job_id) if self.horizon and counts else None
         if self.horizon and planned and way.critical_first:
             # The planned types may have become unusable.
             its = planned.types(kind.by_speed) or types
@@ -286,12 +288,12 @@ class _Ranking:
             )
             if critical:
                 return _Entry(*critical, tie_break, job, self._own_first(job, kind, its), left_s)
-        is_promoted = job.job_id in way.promoted
-        if decided in kind.by_speed:
+        is_promoted = counts and job.job_id in way.promoted
+        if counts and decided in kind.by_speed:
             is_promoted, types = True, (decided,)
         weight = way.weight(job)
-        if spec.user and not spec.can_checkpoint:
-            weight *= self.immovable
+        if shares and spec.user and not spec.can_checkpoint:
+            weight *= IMMOVABLE
         rank, key = way.rank(left_s, weight, stays_s, is_promoted=is_promoted)
         return _Entry(rank, key, tie_break, job, self._own_first(job, kind, types), left_s)
 

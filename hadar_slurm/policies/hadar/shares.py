@@ -10,6 +10,9 @@ Hadar's order as long as their user's lead, with what is dealt, is within the bu
 after, the user with the least lead first. A job that cannot move is dealt all the time for which it
 will hold its GPUs, any other a round. So a claim moves its user's jobs only within the budget, and
 ten thousand tasks have the budget of one.
+
+Claims that are not proven (core/claims.py) do not count beside other users' jobs: as in Slurm's
+backfill, such a job is assumed to last until its time limit, and is never critical or promoted.
 """
 
 from __future__ import annotations
@@ -123,6 +126,8 @@ class Shares:
     budget: float
     # By type, what a GPU is worth beside one of the fastest: the users' mean relative speed.
     worth: tuple[float, ...]
+    # Whether two users or more have jobs.
+    is_shared: bool
 
     @classmethod
     def of(
@@ -146,7 +151,7 @@ class Shares:
         now_s, weights = allocator.snapshot.now_s, {u: share_of(own) for u, own in by_user.items()}
         budget = budget_of(strictness, share)
         leads = (known or Leads(now_s)).after(weights, now_s, most_of(budget, share))
-        return cls(kinds, leads, budget, worth)
+        return cls(kinds, leads, budget, worth, len(by_user) > 1)
 
     def order(self, jobs: Sequence[Job | None]) -> list[int]:
         """Return the positions of jobs in the order in which they are served; None stays first."""
@@ -159,11 +164,21 @@ class Shares:
         asked = [Asked("", 0.0) if job is None else self._asked(job) for job in jobs]
         return dealt(asked, leads, self.budget)
 
+    def goes_by_limit(self, job: Job) -> bool:
+        """Return whether what is claimed of a job does not count beside other users' jobs."""
+        return self.is_shared and job.limit_left_s is not None
+
+    def left_s(self, job: Job, best: float) -> float:
+        """Return the time left to rank a job by; `best`: its steps/s on the fastest type."""
+        if self.is_shared and job.limit_left_s is not None:
+            return job.limit_left_s
+        return job.steps_left / best
+
     def _asked(self, job: Job) -> Asked:
         spec, best = job.spec, self.kinds.of(job).best
         lasts_s = self.kinds.allocator.round.length_s
         if not spec.can_checkpoint and best:
-            lasts_s = max(lasts_s, job.steps_left / best)
+            lasts_s = max(lasts_s, self.left_s(job, best))
         return Asked(spec.user, spec.num_gpus * lasts_s)
 
     def after(self) -> Leads:

@@ -80,7 +80,7 @@ class CommandLine:
 
     def submissions(self) -> dict[JobId, Submission]:
         """Return what each job and array task asked for beside GPUs and nodes."""
-        return read_submissions(self.runner, self.version, "-r", "-t", "all")
+        return read_submissions(self.runner, self.version)
 
     def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:
         """Attempt every change in order, successive ones of one command in a batch."""

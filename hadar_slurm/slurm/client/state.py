@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 
 from hadar_slurm.core.cluster import Cluster, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
@@ -23,7 +24,9 @@ from hadar_slurm.slurm.client.updates import Request
 Reservations = Mapping[str, frozenset[NodeName]]
 
 SHOW_RESERVATIONS = ("scontrol", "-a", "show", "reservation", "-o")
-_SHOW_JOBS = ("scontrol", "-a", "show", "job", "-d", "-o")
+SHOW_JOBS = ("scontrol", "-a", "show", "job", "-d", "-o")
+# How many pending jobs are asked for one by one in a reading, in the time of some 10 ms each.
+_MOST_ASKED = 32
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class SlurmState:
     most_s: Mapping[JobId, float] = field(default_factory=dict)
     # The nodes of the active reservations that jobs of hadard name.
     reservations: Reservations = field(default_factory=dict)
+    # Pending jobs of hadard of which only the queue's row is known, so that none starts them now.
+    unseen: frozenset[JobId] = frozenset()
     # A cache: thousands of jobs have a few partitions and constraints.
     _nodes_of: dict[object, frozenset[NodeName] | None] = field(default_factory=dict, init=False)
 
@@ -116,7 +121,7 @@ class SlurmState:
     def _reserved(self) -> frozenset[NodeName]:
         return frozenset[NodeName]().union(*self.reservations.values())
 
-    @property
+    @cached_property
     def in_use(self) -> Counter[Slot]:
         """Return the GPUs that jobs hold by slot, completing jobs included."""
         used: Counter[Slot] = Counter()
@@ -171,12 +176,13 @@ def read_all(runner: Runner) -> SlurmState:
     if not live:
         return SlurmState(queue, nodes, {})
     known = {row.raw_id for row in queue.values()}
-    details = parse.split_job_details(runner.run(_SHOW_JOBS), known)
+    details = parse.split_job_details(runner.run(SHOW_JOBS), known)
+    unseen = _add_details(details, live, runner)
     of_row = {row.key: details.get(row.raw_id, "") for row in live}
     pending = [row.key for row in live if row.state == "PENDING"]
     apart = {key for key, detail in of_row.items() if parse.is_set_apart_by_detail(detail)}
     gangs = {
-        row.key: parse.held_gang(of_row[row.key] or _detail(runner, row.raw_id), row.nodes)
+        row.key: parse.held_gang(of_row[row.key], row.nodes)
         for row in live
         if row.state in HOLDING_STATES
     }
@@ -184,7 +190,6 @@ def read_all(runner: Runner) -> SlurmState:
         queue,
         nodes,
         {key: gang for key, gang in gangs.items() if gang.slots},
-        # A line in doubt is not queried again here: Slurm itself enforces excluded nodes.
         frozenset(apart),
         {key: parse.excluded_nodes(line) for key, line in of_row.items() if line},
         {key: nice for key in pending if (nice := parse.nice_value(of_row[key])) is not None},
@@ -193,12 +198,33 @@ def read_all(runner: Runner) -> SlurmState:
         limits_s={key: s for key, line in of_row.items() if (s := parse.time_limit_s(line))},
         most_s=longest_limits(live, runner),
         reservations=reservations_of(live, runner),
+        unseen=unseen,
     )
+
+
+def _add_details(
+    details: dict[str, str], live: Iterable[QueueRow], runner: Runner
+) -> frozenset[JobId]:
+    """Add the lines in doubt of jobs that hold GPUs or that hadard places, asked for one by one.
+
+    A job that is submitted after the queue was read puts the line before its own in doubt, and a
+    name that imitates lines many. Returns the pending jobs that were too many to ask for.
+    """
+    doubtful = [row for row in live if row.raw_id not in details]
+    pending = {
+        row.raw_id: row
+        for row in doubtful
+        if row.state == "PENDING" and decode_or_none(row.comment) is not None
+    }
+    holding = [row.raw_id for row in doubtful if row.state in HOLDING_STATES]
+    for raw_id in (*holding, *islice(pending, _MOST_ASKED)):
+        details[raw_id] = _detail(runner, raw_id)
+    return frozenset(row.key for row in doubtful if row.raw_id in pending.keys() - details.keys())
 
 
 def _detail(runner: Runner, raw_id: str) -> str:
     """Return the detail line of one job; empty where Slurm has forgotten the job."""
     try:
-        return runner.run([*_SHOW_JOBS, raw_id])
+        return runner.run([*SHOW_JOBS, raw_id])
     except SlurmRefused:
         return ""

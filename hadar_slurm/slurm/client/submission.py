@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import SlurmOutputError
-from hadar_slurm.slurm.client.parse import NOTHING
+from hadar_slurm.slurm.client.parse import NOTHING, exclusive_jobs
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.squeue import Fields
-from hadar_slurm.slurm.client.state import squeue
+from hadar_slurm.slurm.client.state import SHOW_JOBS, squeue
 
 SUBMISSION = Fields(
-    "JobArrayID TimeLimit NumTasks NTPerNode OverSubscribe tres-alloc", "Name Command"
+    "JobID JobArrayID TimeLimit NumTasks NTPerNode OverSubscribe tres-alloc", "Name Command"
 )
 _LEAST_NODES = re.compile(r"(?:^|,)node=(\d+)(?=,|$)")
-# What squeue shows of a job that shares its nodes with those of others. From 25.05 on, where
-# scontrol has a field of its own (26.05.5), also NO; an exclusive job is then not recognised.
+# What squeue shows of a job that shares its nodes with those of others. From 25.05 on it shows NO
+# for every job, and only scontrol says it (26.05.5).
 _SHARES = ("OK", "YES")
-_NO_MEANS_EXCLUSIVE_BEFORE = (25, 5)
+_SCONTROL_TELLS_FROM = (25, 5)
 # From here on a number of tasks stands for none.
 _NO_NUMBER = 0xFFFE
 
@@ -46,19 +46,26 @@ class Submission:
 
 
 def read_submissions(
-    runner: Runner, version: tuple[int, int], *options: str
+    runner: Runner, version: tuple[int, int], job: JobId | None = None
 ) -> dict[JobId, Submission]:
-    """Return the submission of each job and array task; `options` are squeue's."""
-    text, mark = squeue(runner, SUBMISSION, *options)
-    shares = _SHARES if version < _NO_MEANS_EXCLUSIVE_BEFORE else (*_SHARES, "NO")
-    return {JobId(f["JobArrayID"]): submission(f, shares) for f in SUBMISSION.records(text, mark)}
+    """Return the submission of each job and array task, or of one."""
+    of_job = ("-t", "all", "-j", job) if job else ("-r", "-t", "all")
+    text, mark = squeue(runner, SUBMISSION, *of_job)
+    fields = list(SUBMISSION.records(text, mark))
+    found = {JobId(field["JobArrayID"]): submission(field) for field in fields}
+    if not fields or version < _SCONTROL_TELLS_FROM:
+        return found
+    number_of = {JobId(field["JobArrayID"]): field["JobID"] for field in fields}
+    details = runner.run([*SHOW_JOBS, *([job] if job else [])])
+    exclusive = exclusive_jobs(details, set(number_of.values()))
+    return {
+        key: replace(asked, is_exclusive=number_of[key] in exclusive)
+        for key, asked in found.items()
+    }
 
 
-def submission(field: Mapping[str, str], shares: Collection[str] = _SHARES) -> Submission:
-    """Return a job's submission from the fields of squeue's output; raises SlurmOutputError.
-
-    `shares`: what squeue shows of jobs that share nodes.
-    """
+def submission(field: Mapping[str, str]) -> Submission:
+    """Return a job's submission from the fields of squeue's output; raises SlurmOutputError."""
     found = _LEAST_NODES.search(field["tres-alloc"])
     try:
         return Submission(
@@ -67,7 +74,7 @@ def submission(field: Mapping[str, str], shares: Collection[str] = _SHARES) -> S
             num_tasks=_number(field["NumTasks"]) or 1,
             tasks_per_node=_number(field["NTPerNode"]),
             least_nodes=int(found[1]) if found else 0,
-            is_exclusive=field["OverSubscribe"] not in shares,
+            is_exclusive=field["OverSubscribe"] not in _SHARES,
             has_program=field["Command"] not in NOTHING,
         )
     except ValueError as error:

@@ -24,9 +24,14 @@ class Request:
     nodes: tuple[NodeName, ...] = ()
 
     @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs per node, job, task and socket."""
+        return self.per_node, self.per_job, self.per_task, self.per_socket
+
+    @property
     def is_cleared(self) -> bool:
         """Whether it asks for no GPU, as between the two halves of a change."""
-        return not (self.per_node or self.per_job or self.per_task or self.per_socket)
+        return not any(self.gpus)
 
 
 @dataclass(frozen=True, slots=True)

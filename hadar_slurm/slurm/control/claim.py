@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
@@ -183,8 +183,7 @@ class Claim:
 
     def asks_own(self, row: QueueRow) -> bool:
         """Return whether a job requests the GPUs that its owner asked for."""
-        own = self.own or row.request
-        return replace(row.request, nodes=own.nodes, num_nodes=own.num_nodes) == own
+        return self.own is None or row.request.gpus == self.own.gpus
 
     def has_changed(self, row: QueueRow) -> bool:
         """Return whether hadard holds, has pinned, has cleared or steers a pending job."""

@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,10 @@ class Ledger:
         # As written, and with what was seen since.
         self._written: dict[JobId, Claim] = {}
         self._claims: dict[JobId, Claim] = {}
+        # Most claims stay as they are from round to round, so these are kept while the claim is the
+        # same object: its text in the file, and the last answer of `excluded_by_owner`.
+        self._texts: dict[JobId, tuple[Claim, str]] = {}
+        self._owners: dict[JobId, _OwnersPart] = {}
         self._mark: object = None
         # The last known start of slurmctld, in seconds since the epoch.
         self._booted_s = 0.0
@@ -116,6 +120,14 @@ class Ledger:
         self, row: QueueRow, shown: Iterable[NodeName] | None
     ) -> tuple[NodeName, ...]:
         """Return the owner's part of the nodes that Slurm shows a job to exclude; None: unknown."""
+        claim, last = self[row.key], self._owners.get(row.key)
+        if last is None or not last.answers(claim, shown, row.comment, was_read=self.was_read):
+            nodes = self._owners_part(row, shown)
+            last = _OwnersPart(claim, shown, row.comment, self.was_read, nodes)
+            self._owners[row.key] = last
+        return last.nodes
+
+    def _owners_part(self, row: QueueRow, shown: Iterable[NodeName] | None) -> tuple[NodeName, ...]:
         description = decode_or_none(row.comment)
         is_ours = description is not None and (description.is_steered or not self.was_read)
         may_be_ours = is_ours or shown is None
@@ -159,7 +171,7 @@ class Ledger:
                 claim, _ = transition(claim, event)
             if claim is not before:
                 found[row.key] = claim
-        return {job: claim for job, claim in found.items() if self._claims.get(job) != claim}
+        return _differing(found, self._claims)
 
     def _kind(self, claim: Claim, row: QueueRow) -> Kind:
         now_s, booted_s, opened_s = self.now_s(), self._booted_s, self.opened_s
@@ -239,8 +251,7 @@ class Ledger:
 
     def _unwritten(self, more: Mapping[JobId, Claim]) -> dict[JobId, Claim]:
         """Return the claims that the file lacks or has differently."""
-        claims = {**self._claims, **more}
-        return {job: claim for job, claim in claims.items() if self._written.get(job) != claim}
+        return _differing({**self._claims, **more}, self._written)
 
     def _write(self, more: Mapping[JobId, Claim], gone: Collection[JobId] = ()) -> None:
         """Change single claims: another process may have changed others."""
@@ -267,17 +278,51 @@ class Ledger:
                 untrusted_files.give_to_owner_of(place, descriptor)
                 os.fsync(descriptor)
 
-            jobs = {job: _tree(claim) for job, claim in sorted(claims.items())}
-            text = json.dumps({"version": VERSION, "jobs": jobs}) + "\n"
+            texts = {job: self._text(job, claim) for job, claim in claims.items()}
+            self._texts = {job: (claim, texts[job]) for job, claim in claims.items()}
+            self._owners = {job: part for job, part in self._owners.items() if job in claims}
+            jobs = ", ".join(f"{json.dumps(job)}: {texts[job]}" for job in sorted(texts))
+            text = f'{{"version": {VERSION}, "jobs": {{{jobs}}}}}\n'
             untrusted_files.replace(
                 self.path.name, text.encode(), mode=0o640, dir_fd=place, hand_over=finish
             )
+
+    def _text(self, job: JobId, claim: Claim) -> str:
+        last, text = self._texts.get(job, (None, ""))
+        return text if last is claim else json.dumps(_tree(claim))
 
     def retry(self) -> None:
         """Write the file again after a failed write; a success empties `fault`."""
         if self.fault:
             with suppress(LedgerError):
                 self._write({})
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnersPart:
+    """The nodes that the owner of a job excludes, and from what that was concluded."""
+
+    claim: Claim
+    shown: Iterable[NodeName] | None
+    comment: str
+    was_read: bool
+    nodes: tuple[NodeName, ...]
+
+    def answers(
+        self, claim: Claim, shown: Iterable[NodeName] | None, comment: str, *, was_read: bool
+    ) -> bool:
+        """Return whether the same is asked again."""
+        is_same = self.claim is claim and self.shown is shown and self.was_read is was_read
+        return is_same and self.comment == comment
+
+
+def _differing(claims: Mapping[JobId, Claim], others: Mapping[JobId, Claim]) -> dict[JobId, Claim]:
+    """Return the claims that `others` lacks or has differently."""
+    return {
+        job: claim
+        for job, claim in claims.items()
+        if (other := others.get(job)) is not claim and other != claim
+    }
 
 
 def _tree(claim: Claim) -> dict[str, Any]:

@@ -26,7 +26,6 @@ from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
-from hadar_slurm.slurm.control.claim import as_set
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.pins import Pins
 from hadar_slurm.slurm.control.sharing import waits_for_gpus
@@ -118,24 +117,15 @@ def _excluded(job: Job, cluster: Cluster) -> tuple[NodeName, ...]:
     Nodes with several types as well: Slurm would choose the type.
     """
     best: tuple[float, frozenset[NodeName]] = (0.0, frozenset())
-    for gpu_type in cluster.gpus_by_type:
+    for gpu_type, places in cluster.open_by_type.items():
         if job.bound_type not in (None, gpu_type):
             continue
+        fitting = [node for node, _ in places if node.has_one_type and job.may_use(node.name)]
         for shape in job.spec.shapes:
             speed = job.spec.throughputs.on(gpu_type, job.spec.num_gpus, is_spread=shape.nodes > 1)
-            fitting = [
-                node.name
-                for node in cluster.nodes
-                if node.is_schedulable
-                and node.has_one_type
-                and node.gpus[0][0] == gpu_type
-                and job.may_use(node.name)
-            ]
-            has_room = sum(
-                cluster.by_name[name].gpus[0][1] >= shape.gpus_per_node for name in fitting
-            )
+            has_room = sum(node.gpus[0][1] >= shape.gpus_per_node for node in fitting)
             if speed > best[0] and has_room >= shape.nodes:
-                best = (speed, frozenset(fitting))
+                best = (speed, frozenset(node.name for node in fitting))
     if not best[1]:
         return _impossible(job, cluster)
     usable = (node.name for node in cluster.nodes if job.may_use(node.name))
@@ -212,6 +202,7 @@ class Steerer:
     now_s: float
     # Time limits in seconds by GPU type, of jobs whose limit depends on it.
     limits_s: Mapping[JobId, Mapping[str, float]] = field(default_factory=dict)
+    _same: dict[tuple[int, ...], bool] = field(default_factory=dict)
 
     @cached_property
     def waiting(self) -> dict[JobId, Job]:
@@ -301,6 +292,7 @@ class Steerer:
             urgent,
             max((row.priority for row in pending), default=0),
         )
+        self._same.clear()
         found = {row.key: self._event(row, wanted[row.key], nice.get(row.key)) for row in rows}
         events = {job: event for job, event in found.items() if event is not None}
         if not events:
@@ -321,11 +313,11 @@ class Steerer:
         shown = claim.excluded if known is None else known
         limit_s = self._time_limit_s(job, limit)
         own_excluded = self.ledger.excluded_by_owner(row, known)
-        excluded = joined(limit.excluded, own_excluded)
-        has = (set(row.requested_nodes), as_set(shown), as_set(claim.excluded))
-        is_same = has == (set(limit.nodes), as_set(excluded), as_set(shown))
-        if is_same and nice is None and limit_s is None:
+        is_named = set(row.requested_nodes) == set(limit.nodes)
+        excludes = self._excludes(claim.excluded, shown, limit.excluded, own_excluded)
+        if is_named and excludes and nice is None and limit_s is None:
             return None
+        excluded = joined(limit.excluded, own_excluded)
         own = claim.own or self.state.request(row)
         # Where a range such as 1-10000 is set, Slurm uses as many nodes as are free (22.05.8):
         # it is set only where nodes have been named, or the job has run.
@@ -342,6 +334,18 @@ class Steerer:
             excluded=shown,
             own_excluded=own_excluded,
         )
+
+    def _excludes(self, *nodes: tuple[NodeName, ...]) -> bool:
+        """Return whether a job excludes what it should: `nodes` as `_event` has them.
+
+        Thousands of jobs share a few tuples of hundreds of names, which are compared once.
+        """
+        # All of them live as long as the state and the claims do.
+        key = tuple(map(id, nodes))
+        if key not in self._same:
+            claimed, shown, wanted, own = map(set, nodes)
+            self._same[key] = claimed == shown == wanted | own
+        return self._same[key]
 
     def _time_limit_s(self, job: JobId, limit: Limit) -> int | None:
         """Return the time limit that a job needs on the nodes that it may get; None: it has it."""

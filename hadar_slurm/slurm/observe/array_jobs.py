@@ -218,6 +218,7 @@ class Fork:
             phase is Phase.STARTING and all(job.is_pinned for job in starting),
             all(job.left_out for job in jobs),
             first.account,
+            first.limit_left_s,
         )
 
     @property

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from hadar_slurm.core.claims import believed_steps
+from hadar_slurm.core.claims import Judged, believed_steps
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import JobSpec
@@ -33,6 +33,12 @@ class ClaimChecks:
 
     estimator: Estimator
     _counted: set[JobId] = field(default_factory=set)
+    _judged: list[Judged] = field(default_factory=list)
+
+    def take_judged(self) -> list[Judged]:
+        """Return the jobs judged since the last call."""
+        judged, self._judged = self._judged, []
+        return judged
 
     def believed(
         self,
@@ -53,19 +59,30 @@ class ClaimChecks:
             return spec, doubts
         claimed, speeds, left_s = float(spec.total_steps), spec.throughputs, limit_s or math.inf
         done = float(report.steps_done) if report else 0.0
-        if gang is not None and row.state == "RUNNING":
-            ran_s = max(0.0, now_s - row.started_s)
-            left_s = max(0.0, left_s - ran_s)
+        ran_s = _ran_s(row, now_s)
+        left_s = max(0.0, left_s - ran_s)
+        if gang is not None and ran_s:
             by_time = ran_s * gang.throughput(speeds)
             done = max(done, by_time if by_time > _OUTLIVED * claimed else 0.0)
-        factor = self.estimator.credits.of(row.user).factor(now_s)
+        times = self.estimator.credits.of(row.user).factor(now_s)
         fastest = speeds.best(speeds.gpu_types, spec.num_gpus)
-        total, doubt = believed_steps(claimed * factor, done, left_s, fastest)
-        if factor > 1 and not doubt:
-            doubt = f"its owner's jobs took {factor:.1f} times as long as claimed: planned so"
+        total, doubt = believed_steps(claimed, done, left_s, fastest, times=times)
         if total == spec.total_steps:
             return spec, doubts
-        return replace(spec, total_steps=total), (*doubts, *([doubt] if doubt else []))
+        spec = replace(spec, total_steps=total, claimed_steps=spec.total_steps)
+        return spec, (*doubts, *([doubt] if doubt else []))
+
+    def limit_left_s(
+        self, row: QueueRow, description: Description, limit_s: float, now_s: float
+    ) -> float | None:
+        """Return what is left of a job's time limit while its owner's claims are unproven.
+
+        None once they are, and for a job of which nothing is claimed. `limit_s`: 0 for none.
+        """
+        if not (description.steps or description.throughputs):
+            return None
+        left_s = max(0.0, (limit_s or math.inf) - _ran_s(row, now_s))
+        return self.estimator.credits.of(row.user).limit_left_s(left_s, now_s)
 
     def see_ended(self, row: QueueRow, description: Description, gpu_type: str) -> None:
         """Learn from a job that Slurm shows as completed, of which all runs but one are known."""
@@ -88,7 +105,13 @@ class ClaimChecks:
         off = max(said / steps_per_s, steps_per_s / said) if said > 0 else 1.0
         claimed_s = max(1.0, description.steps / steps_per_s)
         self.estimator.credits.learn(row.user, claimed_s, lasted_s, row.ended_s, speeds_off=off)
+        job = Judged(row.key, row.user, description.workload, claimed_s, lasted_s, off)
+        self._judged.append(job)
 
     def keep(self, jobs: Collection[JobId]) -> None:
         """Forget all jobs but these."""
         self._counted.intersection_update(jobs)
+
+
+def _ran_s(row: QueueRow, now_s: float) -> float:
+    return max(0.0, now_s - row.started_s) if row.state == "RUNNING" else 0.0

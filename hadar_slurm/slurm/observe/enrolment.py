@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.core.gpu_types import Needs
 from hadar_slurm.core.job import Shape
 from hadar_slurm.errors import JobSpecError, SlurmError
@@ -143,7 +143,7 @@ def _fixed_nodes(num_nodes: str, asked: Submission, *, is_pending: bool) -> int:
     return least
 
 
-def _behind(jobs: Iterable[JobId]) -> Iterator[JobId]:
+def _behind_in_array(jobs: Iterable[JobId]) -> Iterator[JobId]:
     """Yield the tasks of arrays behind the first MOST_TASKS of each among these jobs."""
     numbers: defaultdict[str, list[int]] = defaultdict(list)
     for job in jobs:
@@ -154,6 +154,21 @@ def _behind(jobs: Iterable[JobId]) -> Iterator[JobId]:
         yield from (JobId(f"{array}_{task}") for task in sorted(tasks)[MOST_TASKS:])
 
 
+def _behind_in_account(rows: Iterable[QueueRow], most: Mapping[str, int]) -> set[JobId]:
+    """Return the jobs behind the first ones of each account, those that have started before all."""
+    of_account: defaultdict[str, list[QueueRow]] = defaultdict(list)
+    for row in rows:
+        if row.account in most:
+            of_account[row.account].append(row)
+    return {
+        row.key
+        for account, own in of_account.items()
+        for row in sorted(own, key=lambda row: (row.state == "PENDING", natural_key(row.key)))[
+            most[account] :
+        ]
+    }
+
+
 @dataclass
 class Enrolment:
     """The enrolled jobs of one Slurm."""
@@ -161,8 +176,10 @@ class Enrolment:
     slurm: SlurmAdapter
     lists: Lists
     modes: Modes
+    # The most jobs of an account that are enrolled at once, where there is such a limit.
+    most_of_account: Mapping[str, int] = field(default_factory=dict)
     _submissions: Mapping[JobId, Submission] = field(default_factory=dict)
-    # Tasks of arrays that are left to Slurm for now.
+    # Jobs that are left to Slurm for now, behind the first ones of their arrays and accounts.
     _behind: frozenset[JobId] = frozenset()
     # The last answer for each job, or why there is none, and what it was for.
     _known: dict[JobId, tuple[object, Description | str]] = field(default_factory=dict)
@@ -173,7 +190,11 @@ class Enrolment:
             return
         found = [row for row in rows if row.is_live and self.may_include(row)]
         candidates = {row.key for row in found}
-        self._behind = frozenset(_behind(row.key for row in found if row.state == "PENDING"))
+        behind = {*_behind_in_array(row.key for row in found if row.state == "PENDING")}
+        behind |= _behind_in_account(
+            [row for row in found if row.key not in behind], self.most_of_account
+        )
+        self._behind = frozenset(behind)
         self._known = {job: found for job, found in self._known.items() if job in candidates}
         try:
             self._submissions = self.slurm.submissions() if candidates else {}
@@ -235,7 +256,7 @@ def why_left(runner: Runner, row: QueueRow, lists: Lists) -> str | None:
     if not may_enrol(row, lists):
         return "no GPUs are requested" if decode_or_none(row.comment) is None else None
     version = parse_version(runner.run(["scontrol", "--version"]))
-    asked = read_submissions(runner, version, "-t", "all", "-j", row.key).get(row.key)
+    asked = read_submissions(runner, version, row.key).get(row.key)
     detail = runner.run(["scontrol", "-a", "show", "job", "-d", "-o", row.key])
     num_nodes = row.request.num_nodes
     if row.state == "PENDING":

@@ -143,7 +143,8 @@ class SnapshotBuilder:
         self.limits = Limits(throttles, self.ledger)
         self.outcomes = RunOutcomes(self.estimator.records)
         self.checks = ClaimChecks(self.estimator)
-        self.enrolment = Enrolment(self.slurm, self.settings.enrol, self.settings.modes)
+        own = self.settings
+        self.enrolment = Enrolment(self.slurm, own.enrol, own.modes, own.enrolled_of_account)
         self.choices = Choices(self.slurm, self.estimator, self.ledger, self.enrolment)
         self.reports = Reports(self.settings.spool, self.estimator, self.ledger, self.now_s)
 
@@ -175,6 +176,7 @@ class SnapshotBuilder:
     def _count_runs(self, described: Iterable[tuple[QueueRow, Description | None]]) -> None:
         """Learn from the jobs' runs which GPU types suit their workloads, before any is placed."""
         self.estimator.records.expire(self.now_s())
+        self.estimator.credits.now_s = self.now_s()
         for row, description in described:
             # Copies of a forked job end and restart one by one, each on another type.
             if description is None or description.copies > 1 or row.state == "PENDING":
@@ -186,7 +188,9 @@ class SnapshotBuilder:
             else:
                 claim, cluster = self.ledger[row.key], self._state.cluster
                 self.outcomes.see_ended(row, description, claim, report, cluster)
-                self.checks.see_ended(row, description, self.outcomes.type_of(row))
+                # All modes learn for the same users.
+                if self.settings.modes.of(row.partition) is self.mode:
+                    self.checks.see_ended(row, description, self.outcomes.type_of(row))
         self.outcomes.keep(self._state.queue.keys())
         self.checks.keep(self._state.queue.keys())
 
@@ -299,7 +303,7 @@ class SnapshotBuilder:
             self._check_steered(state.queue[key])
         queued = {job.job_id for job in jobs if job.phase is Phase.QUEUED}
         self.pins.keep(starting=starting | steered, pending=starting | queued)
-        occupied = state.in_use
+        occupied = state.in_use.copy()
         # Free GPUs are of no use where no core is free.
         full = {row.node.name for row in state.nodes if row.is_full}
         for slot, count in state.cluster.capacity.items() if full else ():
@@ -422,6 +426,8 @@ class SnapshotBuilder:
             nodes = ",".join(row.requested_nodes if claim.steered else claim.excluded)
             limit = f"may start on {nodes}" if claim.steered else f"may not start on {nodes}"
             pinned = f"in Slurm's queue ({row.reason}), {limit}"
+        is_unseen = phase is Phase.QUEUED and row.key in self._state.unseen
+        unseen = "Slurm's details of it could not be read in this round" if is_unseen else ""
         return Job(
             spec,
             phase,
@@ -434,10 +440,12 @@ class SnapshotBuilder:
             (
                 *(f"not on {name}: {why}" for name, why in self.choices.unfit(description).items()),
                 *(f"not on {name}: {words(bar)}" for name, bar in barred.items()),
-                *(remark for remark in (pinned, why_not, late, *doubts) if remark),
+                *(remark for remark in (pinned, why_not, late, unseen, *doubts) if remark),
             ),
             is_pinned,
+            left_out=is_unseen,
             account=row.account,
+            limit_left_s=self.checks.limit_left_s(row, description, owners_s, self.now_s()),
         )
 
     def _dependent(self, row: QueueRow, description: Description) -> Job:
@@ -492,8 +500,8 @@ class SnapshotBuilder:
         """Let a job avoid the nodes that it was to start on and has not in time."""
         nodes, cluster, used = row.requested_nodes, self._state.cluster, self._state.in_use
         self._avoid_reserved(row, nodes)
-        slots = [slot for slot in cluster.capacity if slot.node in nodes]
-        are_free = any(cluster.capacity[slot] > used[slot] for slot in slots)
+        known = (cluster.by_name[name] for name in nodes if name in cluster.by_name)
+        are_free = any(count > used[slot] for node in known for slot, count in node.slots)
         if not (are_free and self.ledger[row.key].pins(nodes)):
             self.pins.forget(row.key)
         elif row.key in self.pins:

@@ -168,7 +168,13 @@ def test_jobs_that_never_fit_are_told_or_left_out(
         (["{trace}", "--load", "0"], "--load 0: expected 1 per cent or more"),
         (["{trace}", "--first", "1", "--load", "70"], "--load 70: all jobs arrive at once"),
         (["{trace}", "--seed", "1.5"], "--seed 1.5: expected whole numbers"),
-        (["{trace}", "--seed", "1"], "--seed: only generated workloads take a seed"),
+        (["{trace}", "--seed", "1"], "--seed: only generated workloads and --limits take a seed"),
+        (["{trace}", "--sizes", "long"], "--sizes 'long': expected one of oracle, limit, learned"),
+        (["{trace}", "--sizes", "limit"], "--sizes limit: few has no time limits; give --limits"),
+        (["{trace}", "--limits", "5x"], "--limits 5x: limits are not used; give --sizes limit"),
+        (["{trace}", "--limits", "x", "--sizes", "limit"], "--limits 'x': expected the median"),
+        (["{trace}", "--history", "{trace}"], "it is not used; give --sizes learned"),
+        (["--scenario", "liars", "--sizes", "prior"], "scenario liars has sizes of its own"),
         (["{trace}", "--first", "0"], "--first 0: expected a whole number, 1 or more"),
         (["{trace}", "--restart-seconds", "0,x"], "--restart-seconds: restart cost 'x'"),
         (["{trace}", "--round-seconds", "0"], "--round-seconds 0: expected a number above 0"),
@@ -195,6 +201,20 @@ def test_a_wrong_word_is_told_with_its_value(
     assert (status, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_sizes_are_compared_side_by_side(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A policy has a line for each source of sizes, and each seed draws other limits."""
+    words = [str(trace), *CLUSTER, "--policy", "srsf", "--sizes", "limit,learned", "--json"]
+    words += ["--limits", "5x,40%", "--seed", "1,2", "--history", "generate:hadar20"]
+    words += ["--output", str(tmp_path / "out")]
+    status, out, _ = compare(words, monkeypatch, capsys)
+    assert status == 0
+    found = [(run["policy"], run["seed"]) for run in json.loads(out)["runs"]]
+    names = ("srsf (sizes limit)", "srsf (sizes learned)")
+    assert sorted(found) == sorted((name, seed) for name in names for seed in (1, 2))
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ from builders import a_job, a_plan, a_snapshot
 from typer.testing import CliRunner, Result
 
 from hadar_slurm.cli.main import commands
+from hadar_slurm.core.claims import Credit
 from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import Round
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.errors import UsageError
-from hadar_slurm.journal import Journal
+from hadar_slurm.journal import Journal, claim_facts
 from hadar_slurm.status.words import span
 
 
@@ -51,6 +53,26 @@ def test_a_job_that_waits_is_explained(journal: Path) -> None:
 def test_a_job_that_runs_is_explained(journal: Path) -> None:
     done = explain("1", "--journal", str(journal))
     assert "it ends in 100 s unless migrated" in done.output
+
+
+def test_a_claim_that_is_not_planned_with_is_named(tmp_path: Path) -> None:
+    """With the steps of both, and why its user is believed less and until when; else nothing."""
+    job = a_job("1", steps=4000)
+    odd = replace(job, spec=replace(job.spec, user="eve", claimed_steps=1000))
+    path = tmp_path / "j.jsonl"
+    journal = Journal(path)
+    snapshot = a_snapshot("1xV100", odd, a_job("2"), now_s=1e9)
+    plan = a_plan({"1": "n1:V100:1"})
+    record = RoundRecord(Round(0, 1e9, 360.0), "round end", "hadar", snapshot, plan)
+    credit = Credit().after(1000.0, 4000.0, 1e9)
+    journal.write(record, more=claim_facts([], {"eve": credit}))
+    journal.close()
+    text = explain("1", "--journal", str(path)).output
+    assert "1,000 steps claimed, planned with 4,000" in text
+    assert "eve: steps claimed count 4 times after 1 job, until 2001-11-2" in text
+    tree = json.loads(explain("1", "--journal", str(path), "--json").output)["found"]
+    assert (tree["claimed_steps"], tree["believed_less"]["jobs"]) == (1000, 1)
+    assert "claimed" not in explain("2", "--journal", str(path)).output
 
 
 def test_a_job_that_is_not_there_has_another_status(journal: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ from typer.testing import CliRunner, Result
 
 from hadar_slurm.cli.main import commands
 from hadar_slurm.cli.report import _time_s
+from hadar_slurm.core.claims import Credit, Judged
+from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.snapshot import Round
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.errors import ConfigError, UsageError
-from hadar_slurm.journal import Journal
+from hadar_slurm.journal import Journal, claim_facts
 
 
 def report(*words: str) -> Result:
@@ -74,6 +77,44 @@ def test_only_the_time_asked_for_counts(tmp_path: Path) -> None:
     fault = report("--config", str(config), "--since", "1m", "--until", "30m").exception
     assert isinstance(fault, UsageError)
     assert "has no round in that period" in str(fault)
+
+
+def test_claims_stand_against_what_was_measured(tmp_path: Path) -> None:
+    """By user and workload, the worst first, who is believed less and which jobs; else nothing."""
+    path = tmp_path / "j.jsonl"
+    write_rounds(path, 0.0)
+    assert "claimed" not in report("--journal", str(path), "--no-replay").output
+    credit = Credit().after(1000.0, 5000.0, 1e9)
+    facts = claim_facts(
+        [
+            Judged(JobId("7"), "ada", "job:[red]train.sh", 1000.0, 1100.0),
+            Judged(JobId("8"), "eve", "gan", 1000.0, 4000.0, 2.0),
+            Judged(JobId("9"), "eve", "lm", 1000.0, 6000.0),
+        ],
+        {"eve": credit},
+    )
+    job = a_job("1", on="n1:V100:1", steps=4000)
+    job = replace(job, spec=replace(job.spec, user="eve", claimed_steps=800))
+    journal = Journal(path)
+    snapshot = a_snapshot("1xV100,1xK80", job, now_s=1e9)
+    record = RoundRecord(Round(0, 1e9, 360.0), "round end", "hadar", snapshot)
+    journal.write(record, more=facts)
+    journal.close()
+    text = report("--journal", str(path), "--no-replay").output
+    assert "claimed against measured, 3 jobs" in text
+    rows = [line.split() for line in text.splitlines() if line.startswith(("eve ", "ada "))]
+    assert rows == [
+        ["eve", "all", "2", "5", "6", "1.5", "2"],
+        ["eve", "lm", "1", "6", "6", "1", "1"],
+        ["eve", "gan", "1", "4", "4", "2", "2"],
+        ["ada", "job:[red]train.sh", "1", "1.1", "1.1", "1", "1"],
+    ]
+    assert "eve: steps claimed count 5 times after 1 job, until 2001-12-0" in text
+    assert "1 running job is planned with other steps than claimed: 1 of eve with 4,000" in text
+    tree = json.loads(report("--journal", str(path), "--no-replay", "--json").stdout)["claims"]
+    assert [each["user"] for each in tree["by_user"]] == ["eve", "ada"]
+    assert tree["believed_less"][0]["steps_times"] == pytest.approx(5.0)
+    assert tree["replanned"][0]["claimed_steps"] == 800
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,9 @@ def test_a_wrong_trace_is_told_with_line_and_value(
         (["--round-seconds", "inf"], "--round-seconds inf: expected a number above 0"),
         (["--restart-seconds", "-1"], "--restart-seconds: restart cost '-1': expected a number"),
         (["--restart-seconds", "inf"], "--restart-seconds: restart cost 'inf': expected a number"),
+        (["--sizes", "small"], "--sizes 'small': expected one of oracle, limit, learned, prior"),
+        (["--sizes", "limit"], "two.trace has no time limits; give --limits, such as 5x,40%"),
+        (["--limits", "5"], "--limits '5': expected the median of limit over duration"),
         (["--first", "0"], "--first 0: expected a whole number, 1 or more"),
         (["--copies", "-1"], "--copies -1: expected a whole number, 1 or more"),
         (["--rules", "slurm"], "--rules 'slurm': expected one of hadar, gavel"),
@@ -182,6 +185,30 @@ def test_failing_nodes_cost_time(
         for chosen in (words, failing, failing, [*failing, "--seed", "1"])
     ]
     assert spans[0] < spans[1] == spans[2] != spans[3]
+
+
+def test_sizes_and_limits_change_what_the_policy_knows(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Jobs train as before; only with limits above durations the shorter one may go last."""
+    trace.write_text(job(steps="71760") + job(steps="7176") * 9, encoding="utf-8")
+    words = [str(trace), "--cluster", "1xv100", "--policy", "srsf", "--json"]
+    known = {
+        sizes: json.loads(simulate([*words, *sizes.split()], monkeypatch, capsys)[1])
+        for sizes in (
+            "--sizes oracle",
+            "--sizes limit --limits 5x,90%",
+            "--sizes limit --limits 5x,90% --seed 3",
+            "--sizes learned",
+            "--sizes prior --limits 5x",
+            "--sizes learned --history generate:hadar20",
+        )
+    }
+    assert {found["completed"] for found in known.values()} == {10}
+    jcts_s = [each["mean_jct_s"] for each in known.values()]
+    oracle, limit, other_seed, learned, prior, _ = jcts_s
+    assert oracle < min(limit, other_seed, learned, prior)
+    assert limit != other_seed
 
 
 def test_users_have_a_row_of_their_own(

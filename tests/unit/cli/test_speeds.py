@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,30 @@ def test_what_is_forgotten_is_gone(site: Site) -> None:
     assert site.run("show", "ben").stdout == "nothing is known of ben\n"
     site.profile.sync()
     assert not site.profile.speeds.measured
+
+
+def test_who_is_believed_less_sees_why_and_until_when(site: Site) -> None:
+    """The operator shows it, and deletes it with all that is known of the user."""
+    now_s = time.time()
+    site.profile.credits.learn("eve", 1000.0, 4000.0, now_s, speeds_off=2.0)
+    site.profile.credits.learn("ada", 1000.0, 1000.0, now_s)
+    site.profile.sync()
+    text = site.run("show").stdout
+    times = r"eve: steps claimed count 4 times after 1 job, until 20\d\d-\d\d-\d\d unless other"
+    assert re.search(times, text)
+    assert "eve: throughputs given do not count (off by a factor of 2 after 1 job)" in text
+    assert "ada: claims count as they are, by judged jobs: 1" in text
+    assert "counts half after 30 days" in text
+    assert "30 days" not in site.run("show", "ada").stdout
+    [found] = json.loads(site.run("show", "eve", "--json").stdout)["claims"]
+    assert (found["throughputs_count"], found["jobs"]) == (False, 1)
+    assert 79 < (found["steps_until_s"] - now_s) / 86400.0 < 81
+    assert found["throughputs_until_s"] < found["steps_until_s"]
+    assert site.run("forget", "eve", "train").exit_code == 1
+    assert site.run("forget", "eve").exit_code == 0
+    assert site.run("show", "eve").stdout == "nothing is known of eve\n"
+    site.profile.sync()
+    assert site.profile.credits.in_force() == {}
 
 
 def test_a_file_that_cannot_be_used_is_an_error(site: Site) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from math import inf
 
 import pytest
 from studies import CLUSTER, a_record, some_jobs
@@ -14,6 +16,7 @@ from hadar_slurm.lab.study.compare import ClusterWorkload, Record, StudyWorkload
 from hadar_slurm.lab.study.generality import all_ratios, judged_policies, notes, tree
 from hadar_slurm.lab.study.scenarios import SCENARIOS, Choices
 from hadar_slurm.lab.study.summary import groups
+from hadar_slurm.lab.traces.limits import Limits
 from hadar_slurm.lab.traces.workload import GENERATORS
 from hadar_slurm.resources import data_file
 
@@ -199,6 +202,28 @@ def test_who_is_judged() -> None:
     names = [("srsf", "hadar", "slurm"), ("slurm", "srsf", "e-las"), ("srsf",)]
     found = [judged_policies(groups([a_run(p, "a", 1.0) for p in some])) for some in names]
     assert found == [("hadar",), ("slurm", "e-las"), ()]
+
+
+def test_policies_with_other_sizes_are_judged_and_peers_too() -> None:
+    """What a policy knows stands in brackets behind its name."""
+    found = groups([a_run(f"{p} (sizes limit)", "a", 1.0) for p in ("las", "hadar", "srsf")])
+    assert judged_policies(found) == ("hadar (sizes limit)",)
+    assert tree(found)["generality"]["peers"] == [  # type: ignore[index]
+        "srsf (sizes limit)",
+        "las (sizes limit)",
+    ]
+
+
+def test_sizes_and_limits_are_those_chosen() -> None:
+    """Each workload is played with every source of sizes, and has limits from its seed."""
+    choices = Choices(("srsf",), (7,), (80.0,), 60, ("limit", "learned"), Limits(5.0, 0.4))
+    jobs = StudyWorkload(name="mine", specs=some_jobs(), family="ours")
+    mine = ClusterWorkload(workload=jobs, cluster=CLUSTER, cluster_name="c")
+    cells = SCENARIOS["generality"].cells(replace(choices, workloads=(mine,)), a_table())
+    assert len(cells) == (len(GENERATORS) + 1) * 2
+    assert {cell.settings.sizes for cell in cells} == {"limit", "learned"}
+    assert {cell.labels["seed"] for cell in cells} == {7}
+    assert all(spec.limit_steps < inf for cell in cells for spec in cell.workload.specs)
 
 
 def test_without_a_peer_the_note_says_what_is_missing() -> None:

@@ -21,6 +21,7 @@ from hadar_slurm.lab.site.jobs import Work
 from hadar_slurm.lab.site.play import SETTINGS, Played
 from hadar_slurm.lab.site.results import (
     AdoptionRow,
+    StreamPlayed,
     adoption_row,
     adoption_table,
     median_wait_s,
@@ -102,16 +103,23 @@ def test_a_row_has_the_medians_of_all_runs() -> None:
 
 
 def test_the_rows_of_streams_have_medians() -> None:
-    """With all jobs through hadar-sbatch there is no mean of plain jobs."""
-    runs = [AdoptionRow(100, ttd_s, 20.0, None, "") for ttd_s in (80.0, 90.0, 100.0)]
-    assert adoption_row(100, runs) == AdoptionRow(100, 90.0, 20.0, None, "")
-    unfinished = AdoptionRow(100, None, None, None, "2 jobs had not ended")
-    assert adoption_row(100, [unfinished]) == unfinished
+    """Plain jobs are compared with themselves: those of one seed differ from the mean of all."""
+    ends = {1: {0: 9.0, 1: 20.0}, 2: {0: 8.0, 1: 22.0}, 3: {0: 7.0, 1: 30.0}}
+    runs = {n: StreamPlayed(80.0 + n, jcts, frozenset({1}), "") for n, jcts in ends.items()}
+    both = frozenset({0, 1})
+    twins = {n: StreamPlayed(90.0, {0: 30.0, 1: 19.0 + n}, both, "") for n in ends}
+    assert adoption_row(50, runs, twins) == AdoptionRow(50, 82.0, 15.0, 22.0, 21.0, "")
+    assert adoption_row(0, twins, twins) == AdoptionRow(0, 90.0, 25.5, 25.5, 25.5, "")
+    all_ours = {n: replace(run, plain=frozenset()) for n, run in runs.items()}
+    assert adoption_row(100, all_ours, twins) == AdoptionRow(100, 82.0, 15.0, None, None, "")
+    unfinished = StreamPlayed(None, {}, frozenset(), "2 jobs had not ended")
+    expected = AdoptionRow(100, None, None, None, None, "2 jobs had not ended")
+    assert adoption_row(100, {1: unfinished}, twins) == expected
 
 
 def test_the_summary_is_json_with_its_fields() -> None:
     row = scenario_row("age", "hold", [Played(1.0, 0, 0.0, "")], [Played(None, 0, 7.0, "x")], 5.0)
-    tree = summary_tree([row], [AdoptionRow(0, 90.0, 20.0, 20.0, "")])
+    tree = summary_tree([row], [AdoptionRow(0, 90.0, 20.0, 20.0, 20.0, "")])
     assert json.loads(json.dumps(tree)) == {
         "scenarios": [
             {
@@ -132,6 +140,7 @@ def test_the_summary_is_json_with_its_fields() -> None:
                 "ttd_s": 90.0,
                 "mean_jct_s": 20.0,
                 "plain_mean_jct_s": 20.0,
+                "plain_before_jct_s": 20.0,
                 "note": "",
             }
         ],
@@ -141,12 +150,12 @@ def test_the_summary_is_json_with_its_fields() -> None:
 def test_the_tables_show_waits_side_by_side() -> None:
     """A wait without an end is a dash, and its reason has a line of its own."""
     row = scenario_row("age", "hold", [Played(1.0, 0, 0.0, "")], [Played(None, 2, 7.0, "x")], 5.0)
-    stream = AdoptionRow(30, 90.0, 20.0, 21.5, "")
+    stream = AdoptionRow(30, 90.0, 20.0, 21.5, 22.5, "")
     console = Console(record=True, width=80)
     console.print(scenario_table([row]), adoption_table([stream]))
     lines = [line.split() for line in console.export_text().splitlines()]
     assert ["age", "1.0", "s", "-", "2", "7"] in lines
-    assert ["30", "%", "90.0", "s", "20.0", "s", "21.5", "s"] in lines
+    assert ["30", "%", "90.0", "s", "20.0", "s", "21.5", "s", "22.5", "s"] in lines
     assert note_lines([row], [stream, replace(stream, note="y")]) == [
         "age: hold: x",
         "adoption 30 %: y",

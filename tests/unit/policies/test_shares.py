@@ -11,8 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hadar_slurm.core.job import Job
+from hadar_slurm.placement.allocator import Allocator
+from hadar_slurm.policies.hadar.kinds import Kinds
+from hadar_slurm.policies.hadar.look_ahead import Choice
 from hadar_slurm.policies.hadar.policy import Hadar, Memory
-from hadar_slurm.policies.hadar.shares import Asked, Leads, budget_of, dealt, most_of, share_of
+from hadar_slurm.policies.hadar.shares import (
+    Asked,
+    Leads,
+    Shares,
+    budget_of,
+    dealt,
+    most_of,
+    share_of,
+)
+from hadar_slurm.policies.hadar.ways import Way
 
 V100 = some_rates(V100=10.0)
 DAY_S = 86400.0
@@ -137,32 +149,100 @@ def test_what_a_user_holds_is_counted_by_the_next_round() -> None:
     assert memory.leads.gpu_s[ahead] == pytest.approx(1800.0)
 
 
-@settings(max_examples=25, deadline=None)
+CLAIMS = st.tuples(st.integers(1, 10**15), st.floats(1e-6, 1e12), st.booleans())
+
+
+def claimed(claim: tuple[int, float, bool], number: int, gpus: int, limit_s: float) -> Job:
+    """Return a waiting job of the liar, whose claims are not proven."""
+    steps, speed, can_move = claim
+    throughputs = some_rates(V100=speed)
+    job = a_job(str(number), gpus, steps=steps, throughputs=throughputs, can_checkpoint=can_move)
+    return replace(of("mallory", job), limit_left_s=limit_s)
+
+
+@settings(max_examples=50, deadline=None)
 @given(
-    st.lists(
-        st.tuples(st.integers(1, 10**15), st.floats(1e-6, 1e12), st.booleans()),
-        min_size=1,
-        max_size=4,
-    ),
-    st.sampled_from((0.0, 0.2, 1.0)),
+    st.lists(st.tuples(CLAIMS, st.integers(1, 4)), min_size=1, max_size=4),
+    st.booleans(),
+    st.floats(400, 1e9),
 )
+def test_no_unproven_claim_goes_before_a_job_shorter_than_its_limit(
+    claims: list[tuple[tuple[int, float, bool], int]],
+    can_move: bool,
+    limit_s: float,
+) -> None:
+    """Whatever is claimed: jobs of another user within the budget keep their GPUs, and the one that
+    waits gets what they leave."""
+    throughputs, steps = some_rates(V100=10.0), 1000
+    honest = [
+        a_job("1", 2, on="n1:V100:2", steps=steps, throughputs=throughputs, service_gpu_s=20.0),
+        a_job("2", 1, on="n1:V100:1", steps=steps, throughputs=throughputs),
+        a_job("3", 1, steps=steps, throughputs=throughputs, can_checkpoint=can_move),
+    ]
+    liars = [claimed(claim, at, gpus, limit_s) for at, (claim, gpus) in enumerate(claims, start=4)]
+    snapshot = a_snapshot("4xV100", *(of("ada", job) for job in honest), *liars, now_s=10.0)
+    plan = Hadar().plan(snapshot, ROUND)
+    assert placed_by(plan) == {"1": "n1:V100:2", "2": "n1:V100:1", "3": "n1:V100:1"}
+
+
+def test_a_job_that_claims_the_whole_horizon_is_not_critical_before_another_user() -> None:
+    """A claim of a week does not make a job urgent beside shorter ones of others, if unproven."""
+    honest = of("ada", a_job("1", on="n1:V100:1", steps=1000, throughputs=V100))
+    liar = claimed((10**15, 10.0, True), 2, 1, 7 * DAY_S)
+    for way in (Way(critical_first=True), Way(promoted=frozenset({liar.job_id}))):
+        choice = Choice(way, 0.0, frozenset({honest.job_id, liar.job_id}), 1e12)
+        round_ = replace(ROUND, memory=Memory(choice=choice))
+        plan = Hadar().plan(a_snapshot("1xV100", honest, liar), round_)
+        assert placed_by(plan) == {"1": "n1:V100:1"}
+        believed = replace(liar, limit_left_s=None)
+        plan = Hadar().plan(a_snapshot("1xV100", honest, believed), round_)
+        assert placed_by(plan) == {"2": "n1:V100:1"}
+
+
+def test_the_only_user_is_ranked_by_claims() -> None:
+    """Beside no other user's jobs, the shorter job goes first, whatever its time limit."""
+    short, long = (
+        replace(of("ada", a_job(name, steps=steps, throughputs=V100)), limit_left_s=limit_s)
+        for name, steps, limit_s in (("1", 1000, 1e6), ("2", 9000, 1000.0))
+    )
+    plan = Hadar().plan(a_snapshot("1xV100", long, short), ROUND)
+    assert placed_by(plan) == {"1": "n1:V100:1"}
+
+
+def test_an_unproven_job_that_cannot_move_takes_its_limit_from_the_budget() -> None:
+    """Of a flood of such jobs that claim a second, three hours go before another user's job."""
+    flood = [claimed((1, 1.0, False), number, 1, 3600.0) for number in range(2, 10)]
+    honest = of("ada", a_job("1", steps=10**6, throughputs=V100))
+    kinds = Kinds(Allocator(a_snapshot("1xV100", honest, *flood), ROUND))
+    for limit_left_s, place in ((3600.0, 3), (None, 8)):
+        jobs = [replace(job, limit_left_s=limit_left_s) for job in flood]
+        shares = Shares.of(kinds, [*jobs, honest], 0.2, None)
+        assert shares is not None
+        assert shares.order([*jobs, honest]).index(8) == place
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(CLAIMS, min_size=1, max_size=4), st.sampled_from((0.0, 0.2, 1.0)), st.booleans())
 def test_an_honest_job_starts_within_the_guards_promise(
-    claims: list[tuple[int, float, bool]], user_shares: float
+    claims: list[tuple[int, float, bool]], user_shares: float, are_proven: bool
 ) -> None:
     """Whatever others claim of jobs that can move, a job that has waited 2 days and 20 times its
     time alone is next, at any strictness of the shares."""
     now_s = 2 * DAY_S + 20 * 100.0 + 1.0
     honest = of("ada", a_job("1", steps=1000, throughputs=V100))
     liars = [
-        of(
-            "mallory",
-            a_job(
-                str(number),
-                on="n1:V100:1" if number == 2 else "",
-                steps=steps,
-                throughputs=some_rates(V100=speed),
-                submitted_s=now_s if is_new else 10.0,
+        replace(
+            of(
+                "mallory",
+                a_job(
+                    str(number),
+                    on="n1:V100:1" if number == 2 else "",
+                    steps=steps,
+                    throughputs=some_rates(V100=speed),
+                    submitted_s=now_s if is_new else 10.0,
+                ),
             ),
+            limit_left_s=None if are_proven else 60.0,
         )
         for number, (steps, speed, is_new) in enumerate(claims, start=2)
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -369,6 +370,21 @@ def test_gpus_of_a_record(alloc: str, req: str, gpus: dict[str, int]) -> None:
     assert job.throughputs.of_gang(gpus, job.num_gpus, is_spread=False) == pytest.approx(1.0)
 
 
+def test_time_limits_are_kept() -> None:
+    """A job trains one step a second; one without a limit counts as with the longest of all."""
+    head = "JobID|Submit|ElapsedRaw|AllocTRES|State|Timelimit\n"
+    row = "{job}|2024-03-01T00:00:00|60|gres/gpu=1|COMPLETED|{limit}\n"
+    limits = ("01:00:00", "1-00:00:00", "UNLIMITED", "Partition_Limit")
+    text = head + "".join(row.format(job=job, limit=limit) for job, limit in enumerate(limits, 1))
+    trace = parse_trace(text, "t", TABLE)
+    assert [job.limit_steps for job in trace.jobs] == [3600.0, 86400.0, 86400.0, 86400.0]
+    assert any(note.endswith("with the longest of all: 2") for note in trace.notes)
+    raw = text.replace("Timelimit", "TimelimitRaw").replace("01:00:00", "60")
+    assert parse_trace(raw, "t", TABLE).jobs[0].limit_steps == 3600.0
+    without = parse_trace(HEAD + record(), "t", TABLE)
+    assert without.jobs[0].limit_steps == math.inf
+
+
 def test_times_may_be_seconds() -> None:
     """Times may be in seconds, as with SLURM_TIME_FORMAT=%s."""
     trace = parse_trace(HEAD + record("1", submit="1700000100") + record("2", submit="1700000000"),
@@ -490,8 +506,8 @@ WRONG = {
     "sacct heading": (
         "JobID|State\n1|COMPLETED",
         "my.trace:1: no field submit, elapsedraw, alloctres in the heading; expected what sacct -P "
-        "-o JobID,User,Account,Partition,Submit,Start,End,ElapsedRaw,AllocTRES,ReqTRES,State "
-        "prints, with its heading (no -n)",
+        "-o JobID,User,Account,Partition,Submit,Start,End,ElapsedRaw,Timelimit,AllocTRES,ReqTRES,"
+        "State prints, with its heading (no -n)",
     ),
     "sacct cut": (
         HEAD + record()[:30],
@@ -516,6 +532,12 @@ WRONG = {
     "sacct elapsed": (
         HEAD + record(elapsed="-1"),
         "my.trace:2: ElapsedRaw '-1': expected a number, 0 or more",
+    ),
+    "sacct limit": (
+        "JobID|Submit|ElapsedRaw|AllocTRES|State|Timelimit\n"
+        "1|2024-03-01T12:00:00|60|gres/gpu=1|COMPLETED|a day",
+        "my.trace:2: Timelimit 'a day': expected a time limit such as 1-12:00:00, or UNLIMITED; "
+        "leave it out of -o if it is not known",
     ),
     "sacct tres": (
         HEAD + record(alloc="cpu=1,gres/g"),

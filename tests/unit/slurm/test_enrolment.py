@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from fakes.fake_tools import FakeRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Shape
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Start, Status, Stop
@@ -20,7 +23,8 @@ from hadar_slurm.jobspec.opting_out import is_opted_out, with_opt_out
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import QueueRow, asked_gpus
-from hadar_slurm.slurm.client.submission import Submission, submission
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.submission import Submission, read_submissions, submission
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.control.modes import Mode, Modes
@@ -187,14 +191,23 @@ def test_a_submission_is_read() -> None:
 class Cluster:
     """A model of Slurm with a V100 node, a K80 node and one with both, all jobs enrolled."""
 
-    def __init__(self, directory: Path, mode: Mode, nodes: str = "v100:4,k80:4,v100:2+k80:2"):
+    def __init__(
+        self,
+        directory: Path,
+        mode: Mode,
+        nodes: str = "v100:4,k80:4,v100:2+k80:2",
+        **settings: object,
+    ):
         self.slurm = FakeSlurm(nodes, spool=directory / "elsewhere")
         self.runner = FakeRunner(slurm=self.slurm)
         self.backend = SlurmBackend(
             CommandLine(self.runner),
             ThroughputTable("none", {}),
             BackendSettings(
-                spool=directory, modes=Modes(mode), enrol={"partitions": frozenset({"main"})}
+                spool=directory,
+                modes=Modes(mode),
+                enrol={"partitions": frozenset({"main"})},
+                **settings,  # type: ignore[arg-type]
             ),
             Ledger(directory / FILE_NAME),
             mode,
@@ -243,6 +256,53 @@ def test_of_an_array_only_the_first_tasks_are_steered(tmp_path: Path) -> None:
     assert [task.key in known for task in tasks] == [True] * MOST_TASKS + [False] * 2
     tasks[3].state = "CANCELLED"
     assert tasks[MOST_TASKS].key in cluster.backend.observe().by_id
+
+
+def test_of_an_account_only_so_many_jobs_are_steered(tmp_path: Path) -> None:
+    """Those that run first, then the oldest; another account has no limit."""
+    cluster = Cluster(tmp_path, Mode.STEER, enrolled_of_account={"bio": 2})
+    later_s = cluster.slurm.now_s + 500.0
+    oldest, runs, last = [
+        cluster.submit(account="bio", begins_s=begins_s) for begins_s in (later_s, 0.0, later_s)
+    ]
+    other = cluster.submit(account="physics", begins_s=later_s)
+    cluster.slurm.advance(1.0)
+    assert runs.state == "RUNNING"
+    known = cluster.backend.observe().by_id
+    assert {runs.key, oldest.key, other.key} == known.keys()
+    runs.state = "COMPLETED"
+    assert {oldest.key, last.key, other.key} == cluster.backend.observe().by_id.keys()
+
+
+@dataclass(frozen=True)
+class OneJob(Runner):
+    """The commands of a Slurm of 25.05 or newer with one job."""
+
+    exclusive: str = "NO"
+
+    def run(self, argv: Sequence[str]) -> str:
+        """Return what a command prints."""
+        if argv[0] == "scontrol":
+            return f"JobId=1 JobName=a OverSubscribe=NO Exclusive={self.exclusive} Contiguous=0\n"
+        mark = argv[-1].rpartition(":")[2]
+        return f"1|1|1:00:00|1|N/A|NO|node=1|train.sh{mark}x.sh{mark}\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "exclusive", "expected"),
+    [
+        ((24, 11), "NO", True),
+        ((25, 5), "NO", False),
+        ((25, 5), "NODE", True),
+        ((26, 5), "USER", True),
+    ],
+)
+def test_whether_a_job_has_whole_nodes(
+    version: tuple[int, int], exclusive: str, *, expected: bool
+) -> None:
+    """Up to 24.11 squeue shows it; later squeue has the same answer for every job."""
+    found = read_submissions(OneJob(exclusive=exclusive), version)
+    assert found[JobId("1")].is_exclusive is expected
 
 
 def test_unreadable_submissions_keep_the_last_ones(tmp_path: Path) -> None:

@@ -417,6 +417,35 @@ def test_a_job_cannot_hide_its_gpus_behind_its_name(tmp_path: Path) -> None:
     assert [node.name for node in reading.cluster.nodes] == ["n1", "n2"]
 
 
+OURS = '{"hadar":1,"rates":{"v100":1.0},"steps":1,"gpus":1}'
+
+
+def managed(number: str) -> str:
+    """Return squeue's row of a pending job that hadard places."""
+    return (
+        f"{number}|{number}|PENDING|JobHeldUser|0|root|main|0|(null)|||1|gres:gpu:1|N/A|N/A|N/A|0|"
+        "1795259474|N/A|N/A|(null)|N/A|1|0|high|"
+        f"physics#0123(null)#0123(null)#0123{OURS}#0123\n"
+    )
+
+
+def test_a_job_submitted_between_two_commands_hides_no_other_ones_details(tmp_path: Path) -> None:
+    """squeue does not know job 6 yet: scontrol's line before its line is asked for again."""
+    lines = {n: f"JobId={n} TimeLimit=00:01:00 ExcNodeList=n1 NumNodes=1-2 \n" for n in "56"}
+    reading = read_all(Told(queue=managed("5"), details=lines))
+    assert (reading.limits_s, reading.excluded) == ({"5": 60.0}, {"5": ("n1",)})
+    assert reading.unseen == set()
+
+
+def test_names_that_put_many_jobs_in_doubt_do_not_keep_the_round_busy(tmp_path: Path) -> None:
+    """Beyond a number of questions, jobs without details are known as such."""
+    numbers = [str(number) for number in range(10, 110)]
+    lines = {n: f"JobId={n} JobName=x\nJobId=7 TimeLimit=00:01:00 \n" for n in numbers}
+    reading = read_all(Told(queue="".join(map(managed, numbers)), details=lines))
+    assert len(reading.limits_s) == 32
+    assert reading.unseen == set(numbers) - reading.limits_s.keys()
+
+
 # What squeue does not show
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fakes.fake_slurm import Asked, FakeJob, FakeSlurm
 from fakes.fake_tools import FakeRunner
 
+from hadar_slurm.core.claims import MOST_OFF
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
@@ -16,7 +18,8 @@ from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.observe.throughput_store import Profile
+from hadar_slurm.slurm.control.modes import Mode
+from hadar_slurm.slurm.observe.throughput_store import Profile, forget
 from hadar_slurm.slurm.settings import BackendSettings
 
 LIMIT_S = 3600.0
@@ -181,6 +184,19 @@ def test_a_job_that_reports_nothing_outlives_its_claim_by_the_clock(cluster: Clu
     assert seen(backend, job).steps_left >= 1400
 
 
+def test_until_a_job_took_as_long_as_claimed_the_time_limit_counts(cluster: Cluster) -> None:
+    """What is left of the limit goes with a job that claims something, until its owner is known."""
+    given = {"v100": 1.0, "k80": 1.0}
+    backend = cluster.backend()
+    nothing_claimed = cluster.submit()
+    assert seen(backend, nothing_claimed).limit_left_s is None
+    job = cluster.submit(steps=10_000, throughputs=given)
+    assert seen(backend, job).limit_left_s == pytest.approx(1e9, rel=1 / 16)
+    cluster.slurm.advance(10_100.0)
+    job = cluster.submit(steps=10_000, throughputs=given)
+    assert seen(backend, job).limit_left_s is None
+
+
 def test_who_claims_too_little_is_believed_less_the_next_time(cluster: Cluster) -> None:
     """A completed job that took ten times as long as claimed multiplies the next claim by ten."""
     given = {"v100": 1.0, "k80": 1.0}
@@ -192,4 +208,46 @@ def test_who_claims_too_little_is_believed_less_the_next_time(cluster: Cluster) 
     found = seen(backend, second)
     assert found.spec.total_steps == pytest.approx(10_000, rel=0.05)
     assert any("times as long as claimed" in remark for remark in found.remarks)
+    assert found.spec.claimed_steps == 1000
     assert seen(backend, second).spec.total_steps == found.spec.total_steps
+
+
+def test_a_claim_is_judged_once(cluster: Cluster) -> None:
+    """It names user, workload and both times; a mode without the job's partition judges nothing.
+
+    Who was wrong is believed less from then on, until what was learned is forgotten.
+    """
+    given = {"v100": 1.0, "k80": 1.0}
+    backend = cluster.backend()
+    other = replace(backend, mode=Mode.OBSERVE)
+    first = cluster.submit(steps=1000, throughputs=given)
+    seen(backend, first)
+    assert backend.take_judged() == ([], {})
+    cluster.slurm.advance(10_100.0)
+    for each in (other, backend, backend):
+        each.observe()
+    [judged], credits = backend.take_judged()
+    assert (judged.job_id, judged.workload) == (str(first.number), "job:train.sh")
+    assert (judged.claimed_s, judged.speeds_off) == (1000.0, 1.0)
+    assert judged.lasted_s == pytest.approx(10_000.0, rel=0.05)
+    assert [(user, credit.jobs) for user, credit in credits.items()] == [(judged.user, 1)]
+    assert credits[judged.user].factor(cluster.slurm.now_s) == pytest.approx(10.0, rel=0.05)
+    backend.observe()
+    assert backend.take_judged() == ([], credits)
+    assert other.take_judged() == ([], credits)
+    backend.apply([])
+    assert forget(cluster.directory / "profile.sqlite", judged.user) > 0
+    backend.observe()
+    assert backend.take_judged() == ([], {})
+
+
+def test_wrong_throughputs_fade(cluster: Cluster) -> None:
+    """After a year without jobs they count as given again."""
+    backend = cluster.backend()
+    assert backend.profile is not None
+    backend.profile.credits.learn("ada", 1.0, 1.0, cluster.slurm.now_s, speeds_off=50.0)
+    backend.observe()
+    assert backend.profile.credits.most_off("ada") == 1.0
+    cluster.slurm.advance(365 * 86400.0)
+    backend.observe()
+    assert backend.profile.credits.most_off("ada") == MOST_OFF

@@ -104,6 +104,18 @@ def test_who_is_to_start_does_not_wait() -> None:
     assert (found.reason, found.expected, found.ahead) == ("", None, ())
 
 
+def test_whose_claims_are_not_proven_is_told_beside_others_only() -> None:
+    """Alone, and under a policy without shares, claims count."""
+    mine, other = (
+        replace(job, spec=replace(job.spec, user=user), limit_left_s=60.0)
+        for job, user in ((a_job("1"), "ada"), (a_job("2"), "bob"))
+    )
+    beside, alone = explained("1", mine, other), explained("1", mine)
+    assert beside is not None
+    assert alone is not None
+    assert (beside.goes_by_limit, alone.goes_by_limit) == (True, False)
+
+
 def test_who_never_begins_is_told_so() -> None:
     found = explained("1", a_job("1", 4, throughputs=BOTH))
     assert found is not None

@@ -43,7 +43,8 @@ def a_line(
 
 def read(*lines: Line) -> Reporter:
     reporter = Reporter()
-    reporter.read(lines)
+    for line in lines:
+        reporter.add(line)
     return reporter
 
 

@@ -14,7 +14,7 @@ from web_journals import NOW_S, Tree, a_job, a_line, an_action, gang, text_of
 
 from hadar_slurm.web.exposition import exposition
 from hadar_slurm.web.follower import Follower
-from hadar_slurm.web.page import listing, overview
+from hadar_slurm.web.page import claims, listing, overview
 from hadar_slurm.web.view import PageRequest
 
 JUNK = [
@@ -26,7 +26,9 @@ JOBS = {
     "1": a_job("n1:V100:1", rates=RATES, partition="main"),
     "2": a_job(partition="main,long"),
     "3": a_job("n2:K80:1", rates=RATES, nodes=["n2"]),
-    "4": a_job("n2:K80:1", rates=RATES, copies=2, pinned=True, remarks=["a remark"]),
+    "4": a_job(
+        "n2:K80:1", rates=RATES, copies=2, pinned=True, remarks=["a remark"], claimed_steps=7
+    ),
 }
 COPIES = {"0": {"task": "4_0", "steps_per_s": 2.5, "pinned": True}}
 FORKED = {"4": {"averages": 3, "averaged_s": NOW_S, "copies": COPIES}}
@@ -46,6 +48,8 @@ LINES = [
         averages=3,
         forked=FORKED,
         commands={"squeue": {"done": 2}},
+        judged={"eve": {"gan": {"9": [10.0, 400, 2.5]}}},
+        credits={"eve": {"times": 40.0, "speeds_off": 2.5, "jobs": 1, "at_s": NOW_S}},
     )
     for number in range(6)
     for mode in ("hold", "observe")
@@ -89,4 +93,5 @@ def test_no_line_takes_the_page_down(tmp_path: Path, seed: int) -> None:
             view = PageRequest(follower, NOW_S + 3000, query)
             overview(view).encode("utf-8")
             listing(view).encode("utf-8")
+            claims(view).encode("utf-8")
         assert list(parse(exposition(follower, "", NOW_S)[0].decode()))

@@ -141,6 +141,46 @@ def test_what_hadard_holds_and_how_slurm_answers_are_told(path: Path) -> None:
     assert value(after, name, command="other", answer="other") == 7
 
 
+def test_claims_that_were_off_are_told_of_few_users(path: Path) -> None:
+    """The factors now, of the ten users whose claims were off most; the numbers are of all."""
+    credits = {
+        f"user{n}": {"times": 2.0 + n, "speeds_off": 1.0, "jobs": 1, "at_s": NOW_S}
+        for n in range(30)
+    }
+    credits["eve"] = {"times": 1.0, "speeds_off": 3.0, "jobs": 1, "at_s": NOW_S}
+    write(path, a_line(0, credits=credits))
+    name = "hadar_claim_factor"
+    with Follower(path) as follower:
+        samples = read(follower)
+        later = read(follower, now_s=NOW_S + 30 * 86400.0)
+        write(path, a_line(1))
+        follower.poll()
+        none = read(follower)
+    named = {labels for found, labels in samples if found == name}
+    assert len(named) == 11
+    assert value(samples, name, user="user29", of="steps") == pytest.approx(31.0)
+    assert value(samples, name, user="eve", of="throughputs") == pytest.approx(3.0)
+    assert value(later, name, user="user29", of="steps") == pytest.approx(31.0**0.5)
+    assert value(samples, "hadar_users_believed_less", of="steps") == 30
+    assert value(samples, "hadar_users_believed_less", of="throughputs") == 1
+    assert name not in {found for found, _ in none}
+    assert value(none, "hadar_users_believed_less", of="steps") == 0
+
+
+def test_judged_claims_are_counted_once(path: Path) -> None:
+    """By whether jobs took longer than claimed, from the start on, though named again."""
+    write(path, a_line(0, judged={"eve": {"gan": {"1": [10, 900]}}}))
+    with Follower(path) as follower:
+        assert value(read(follower), "hadar_judged_claims_total", took="longer") == 0
+        jobs = {"2": [1000, 1200], "3": [1000, 1300], "4": [1000, 700], "1": [10, 900]}
+        for number in (1, 2):
+            write(path, a_line(number, judged={"eve": {"gan": jobs}}))
+        follower.poll()
+        after = read(follower)
+    took = ("as_claimed", "longer", "shorter")
+    assert [value(after, "hadar_judged_claims_total", took=name) for name in took] == [1, 1, 1]
+
+
 def test_what_the_reaper_has_given_back_is_told(path: Path) -> None:
     """The counter has the journal's value, which also counts while the page is down."""
     write(path, a_line(0, expired=3))

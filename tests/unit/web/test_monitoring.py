@@ -30,6 +30,7 @@ ALERTS = {
     "HadarJournalUnreadable",
     "HadarClusterUnseen",
     "HadarActionsRefused",
+    "HadarClaimsOff",
 }
 
 
@@ -45,7 +46,9 @@ def samples(tmp_path: Path) -> dict[str, dict[str, set[str]]]:
             for status in ("done", "refused")
         ]
         jobs = {"1": a_job(), "2": a_job("n2:K80:1", rates={"k80": 2.0})}
-        write(path, a_line(0, jobs, actions=actions, expired=1, averages=0))
+        credit = {"times": 5.0, "speeds_off": 3.0, "jobs": 2, "at_s": NOW_S}
+        more = {"expired": 1, "averages": 0, "credits": {"eve": credit}}
+        write(path, a_line(0, jobs, actions=actions, **more))
         follower.poll()
         pulse = Pulse(tmp_path)
         write_heartbeat(tmp_path, Heartbeat(1, "toy", NOW_S + 30.0, str(tmp_path)))
@@ -101,7 +104,7 @@ def test_grouping_is_by_labels_that_there_are(samples: dict[str, dict[str, set[s
             assert {word.strip() for word in group.split(",")} <= labels
 
 
-def test_there_are_six_alerts_that_say_what_to_do() -> None:
+def test_there_are_seven_alerts_that_say_what_to_do() -> None:
     """Each has an expression, a duration, a severity, a summary and a description."""
     assert {rule["alert"] for rule in _rules()} == ALERTS
     for rule in _rules():

@@ -118,6 +118,7 @@ PAGES = (
     "/?hours=0&type=V100",
     "/?by=array",
     "/use?by=account&hours=1",
+    "/claims",
 )
 
 
@@ -169,6 +170,41 @@ def test_tasks_of_an_array_are_one_row(path: Path) -> None:
     assert [f"7_{n}" in tasks for n in range(7)] == [True] * 5 + [False] * 2
 
 
+def test_claims_are_shown_against_what_was_measured(path: Path) -> None:
+    """The worst users first, with workloads, who is believed less until when, and which jobs."""
+    slow = {"gan": {"1": [1000, 8000, 3.0]}, "lm": {"2": [1000, 4000]}}
+    credit = {"times": 5.0, "speeds_off": 3.0, "jobs": 2, "at_s": NOW_S}
+    job = a_job("n1:V100:1", user="eve", claimed_steps=200, remarks=["planned so"])
+    write(path, a_line(0))
+    with site(path) as web:
+        assert "No claim was judged" in web.ask("/claims")[2]
+        assert "believed less" not in Checker(web.ask("/")[2]).text
+        judged = {"ada": {"bert": {"3": [1000, 1100]}}, "eve": slow}
+        write(path, a_line(1, {"4": job}, judged=judged, credits={"eve": credit}))
+        web.follower.poll()
+        text = Checker(web.ask("/claims")[2]).text
+        body = web.ask("/")[2]
+    assert "Claimed against measured: 3 jobs" in text
+    for row in ("eveall26823", "evegan18833", "evelm14411", "adabert11.11.111"):
+        assert row in text
+    assert text.index("evegan") < text.index("adabert")
+    assert "eve25 times" in text
+    assert "3 times, do not count" in text
+    assert re.search(r"\d\d [A-Z][a-z]{2} 20\d\d", text)
+    assert "4eveResNet-502001,000planned so" in text
+    assert '1 user is believed less:\n<a href="/claims">' in body
+
+
+def test_the_claims_of_many_users_have_pages(path: Path) -> None:
+    judged = {f"user{n:03}": {"work": {str(n): [1000, 1000 + n]}} for n in range(250)}
+    write(path, a_line(0, judged=judged))
+    with site(path) as web:
+        first, last = (Checker(web.ask(f"/claims?page={n}")[2]).text for n in (1, 3))
+    assert "user249" in first
+    assert "user000" not in first
+    assert "user000" in last
+
+
 @pytest.mark.parametrize("by", ["user", "account", "array"])
 def test_use_is_grouped(path: Path, by: str) -> None:
     """Each group leads to its jobs, and the chosen time and type stay chosen."""
@@ -199,6 +235,9 @@ def test_hostile_names_are_text(path: Path) -> None:
         line = a_line(number, jobs, actions=starts, waiting={f"2{EVIL}": EVIL}, policy=EVIL)
         line |= {"errors": [EVIL], "wake": EVIL, "figures": {f"price.{EVIL}": 1.0}}
         line["nodes"] |= evil_node
+        line["jobs"][f"1{EVIL}"] |= {"claimed_steps": 3, "remarks": [EVIL]}
+        line["judged"] = {EVIL: {EVIL: {EVIL: [10, 900]}, "other": {"9": [10, 900]}}}
+        line["credits"] = {EVIL: {"times": 90.0, "speeds_off": 2.0, "jobs": 1, "at_s": NOW_S}}
         write(path, line)
     with site(path) as web:
         for target in PAGES:

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from hadar_slurm.lab.simulation import rare_collections
+from hadar_slurm.lab.garbage import rare_collections
 
 
 def test_garbage_is_collected_as_before_after_a_simulation() -> None:

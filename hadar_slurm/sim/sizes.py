@@ -1,0 +1,108 @@
+"""A simulated cluster whose policies see what is believed of jobs' sizes, not the true sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from hadar_slurm.core.claims import believed_steps
+from hadar_slurm.core.cluster import GpuType, JobId
+from hadar_slurm.core.durations import Durations
+from hadar_slurm.core.job import Job, JobSpec, Phase
+from hadar_slurm.core.snapshot import Snapshot
+from hadar_slurm.core.throughput_model import Workload
+from hadar_slurm.core.type_failures import Work
+from hadar_slurm.engine.actions import Action, Outcome
+from hadar_slurm.engine.backend import Backend, Wake
+from hadar_slurm.sim.backend import SimBackend
+
+# What ended and what trains counts after this time at the latest.
+_RENEW_S = 1800.0
+
+
+@dataclass
+class SizesBackend:
+    """`inner`, a view of the simulated `world`, observed without the jobs' true total steps.
+
+    Without `durations` a job has as many steps as fit its time limit. With them, its size is what
+    they say, and the limit only its most. With `learns`, jobs that end and that train are counted.
+    """
+
+    inner: Backend
+    world: SimBackend
+    durations: Durations | None = None
+    learns: bool = True
+    _renewed_s: float = -math.inf
+    # The jobs' specs as last believed, and the queued jobs, as they are and as believed.
+    _specs: dict[JobId, JobSpec] = field(default_factory=dict)
+    _queued: dict[JobId, tuple[Job, Job]] = field(default_factory=dict)
+
+    def observe(self) -> Snapshot:
+        """Return the snapshot with the sizes that are believed."""
+        snapshot = self.inner.observe()
+        if self.durations and self.learns:
+            for end in snapshot.ended:
+                spec = self._specs.pop(end.job_id, None)
+                if spec is not None:
+                    steps = self.world.sim_jobs[end.job_id].steps_done
+                    self.durations.end(end.job_id, work_of(spec), steps / self._best(spec))
+            if snapshot.now_s >= self._renewed_s + _RENEW_S:
+                self._renewed_s = snapshot.now_s
+                for job in snapshot.jobs:
+                    trained_s = job.progress.steps_done / self._best(job.spec)
+                    self.durations.see(job.job_id, work_of(job.spec), trained_s)
+                self.durations.renew()
+                self._queued.clear()
+        return snapshot.with_progress(self._as_believed)
+
+    def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
+        """Apply the actions to the simulated cluster."""
+        return self.inner.apply(actions)
+
+    def wait(self, until_s: float) -> Wake:
+        """Advance the simulated cluster."""
+        return self.inner.wait(until_s)
+
+    def _as_believed(self, job: Job) -> Job:
+        before, believed = self._queued.get(job.job_id, (None, job))
+        if before is job:
+            return believed
+        believed = replace(job, spec=self._believed(job))
+        if job.phase is Phase.QUEUED:
+            self._queued[job.job_id] = (job, believed)
+        return believed
+
+    def _believed(self, job: Job) -> JobSpec:
+        spec, done = job.spec, job.progress.steps_done
+        if self.durations is None:
+            total = believed_steps(spec.limit_steps, done, math.inf, 0.0)[0]
+        else:
+            best = self._best(spec)
+            limit_s = spec.limit_steps / best
+            left_s = self.durations.left_s(work_of(spec), done / best, limit_s)
+            total = max(1, math.ceil(done + left_s * best))
+        known = self._specs.get(spec.job_id)
+        # Policies cache results per spec: keep the object while it is equal.
+        if known is None or known.total_steps != total or known.throughputs != spec.throughputs:
+            known = self._specs[spec.job_id] = replace(spec, total_steps=total)
+        return known
+
+    def _best(self, spec: JobSpec) -> float:
+        best = spec.throughputs.best(self.world.cluster.gpus_by_type, spec.num_gpus)
+        return best if best > 0 else 1.0
+
+
+def learned_from(specs: Iterable[JobSpec], gpu_types: Collection[GpuType]) -> Durations:
+    """Return what jobs say that have ended before, with their true sizes; each on these types."""
+    known = Durations()
+    for spec in specs:
+        best = spec.throughputs.best(gpu_types, spec.num_gpus)
+        if best > 0:
+            known.end(spec.job_id, work_of(spec), spec.total_steps / best)
+    return known
+
+
+def work_of(spec: JobSpec) -> Work:
+    """Return the work of a job, by which jobs share what is known of durations."""
+    return Work(Workload(spec.user, spec.workload or spec.name), spec.num_gpus)
