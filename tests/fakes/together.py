@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 import warnings
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,8 @@ class Plan:
     dies_after_s: float = 0.0
     spoils: tuple[int, ...] = ()  # steps whose gradients are NaN, once each
     stops_at: int = -1  # the step at which it leaves the loop
+    # Copies that are present before a step is trained, by step: else one may train all alone.
+    awaits: Mapping[int, Collection[int]] = field(default_factory=dict)
     is_unlinked: bool = False  # no copy reaches another one
     restart: int = 0
 
@@ -116,6 +119,9 @@ def train(plan: Plan, number: int) -> None:
         for step in copy.steps():
             if step == plan.stops_at:
                 break
+            room = plan.directory / "copies"
+            for other in plan.awaits.get(step, ()):
+                until((room / str(other)).exists)
             if step == plan.dies_at:
                 _die_in_exchange(plan.dies_after_s)
             optimiser.zero_grad()
@@ -175,12 +181,12 @@ class Job:
         make()  # loads what an optimiser needs, once for all copies
 
     def start(self, *copies: int, **options: Any) -> None:
-        """Start copies."""
+        """Start copies; step 0 is trained when all of them are present."""
         context: Any = multiprocessing.get_context("fork")
         for copy in copies:
             self.starts[copy] = self.starts.get(copy, -1) + 1
             plan = Plan(self.directory, self.notes, self.total_steps, restart=self.starts[copy])
-            plan = replace(plan, **{**self.options, **options})
+            plan = replace(plan, **{"awaits": {0: copies}, **self.options, **options})
             process = context.Process(target=train, args=(plan, copy), daemon=True)
             with warnings.catch_warnings():
                 # Python warns of forks beside threads; this process's own are of no use to a copy.

@@ -167,13 +167,17 @@ def test_a_copy_that_is_killed_while_it_trains_ahead_costs_its_slot_alone(
 
 
 def test_two_processes_train_ahead_together(training: Callable[..., Training]) -> None:
-    """Both processes train the same steps ahead."""
+    """Both train the same steps ahead, and every step counts.
+
+    If the copy is slower afterwards, an interval may have fewer steps than were trained ahead of
+    it: these are trained again.
+    """
     job = training(100, "--step-s=0.01", "--delay=0.5")
     job.start(0, ranks=2)
     said = job.end(0)
     job.check(0, "0.1")
     assert job.steps(0) == job.steps("0.1")
-    assert sorted(job.steps(0)) == list(range(100))
+    assert set(job.steps(0)) == set(range(100))
     assert BEGINS in said
 
 

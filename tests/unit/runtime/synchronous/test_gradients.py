@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +23,7 @@ from hadar_slurm.runtime.synchronous.gradients import (  # noqa: E402
 )
 from hadar_slurm.runtime.synchronous.links import LinkError, Links  # noqa: E402
 
+LIMIT_S = 90.0
 INPUTS = torch.randn(12, 4, generator=torch.Generator().manual_seed(3))
 
 
@@ -34,11 +36,15 @@ def model() -> Any:
 
 
 def in_copies(directory: Path, train: Callable[[int, Gradients], None], count: int = 2) -> Any:
-    """Return models and outcomes of copies that train one step, each in a thread."""
+    """Return models and outcomes of copies that train one step, each in a thread.
+
+    None begins before all are linked: one that closes its links earlier has no group formed.
+    """
 
     def one(rank: int) -> tuple[Any, Exchanged]:
         made = models[rank]
         links = Links(directory / "keys", rank, ["here"] * count, lambda: True)
+        are_linked.wait(LIMIT_S)
         gradients = Gradients(made, torch.optim.SGD(made.parameters(), lr=0.0), links=links)
         gradients.open()
         gradients.begin({Field.CLOSE: 1.0} if rank == 0 else {})
@@ -47,7 +53,7 @@ def in_copies(directory: Path, train: Callable[[int, Gradients], None], count: i
         gradients.close()
         return made, found
 
-    models = [model() for _ in range(count)]
+    models, are_linked = [model() for _ in range(count)], threading.Barrier(count)
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(one, range(count)))
 

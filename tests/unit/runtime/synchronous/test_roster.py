@@ -87,15 +87,17 @@ def test_where_the_former_group_is_gone_others_go_on(tmp_path: Path) -> None:
 
 
 def test_a_copy_with_another_end_is_left_out(tmp_path: Path) -> None:
-    """It has to read the newest end first."""
+    """It has to read the newest end first; the others wait `gather_s` for it."""
     here = {0, 1}
-    rosters = [roster(tmp_path, copy, here, gather_s=0.2) for copy in here]
+    one, other = roster(tmp_path, 0, here, gather_s=0.2), roster(tmp_path, 1, here)
     is_over = [False]
-    with ThreadPoolExecutor(2) as pool:
-        late = pool.submit(rosters[1].form, Version("dcba", 0, 0), lambda: is_over[0])
-        group = pool.submit(rosters[0].form, END, lambda: False).result(60)
-        is_over[0] = True
-        assert late.result(60) is None or late.result(60) is not group
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(2))
+        stack.callback(is_over.append, True)  # also where the test fails
+        late = pool.submit(other.form, Version("dcba", 0, 0), lambda: is_over[-1])
+        group = pool.submit(one.form, END, lambda: is_over[-1]).result(60)
+        assert not late.done()
+    assert late.result() is None
     assert group is not None
     assert group.copies == (0,)
 

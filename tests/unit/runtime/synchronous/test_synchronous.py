@@ -25,7 +25,7 @@ def check_alone(job: Job, *copies: int) -> None:
 
 def test_copies_come_to_what_one_node_does(job_of: Callable[..., Job]) -> None:
     """Unequal shares, gradient accumulation and clipping change nothing but rounding."""
-    job = job_of(40, clip=0.5, parts=2, sample_s=0.001)
+    job = job_of(40, clip=0.5, parts=2, sample_s=0.001, awaits={0: (0, 1, 2)})
     job.start(0, 1)
     job.start(2, sample_s=0.003)
     for copy in range(3):
@@ -39,7 +39,7 @@ def test_a_copy_that_is_killed_in_a_step_costs_no_sample(
     job_of: Callable[..., Job], after_s: float
 ) -> None:
     """The others drop that step or finish it; started again, the copy joins them."""
-    job = job_of(120, sample_s=0.001)
+    job = job_of(120, sample_s=0.001, awaits={0: (0, 1, 2)})
     job.start(0, 2)
     job.start(1, dies_at=30, dies_after_s=after_s)
     job.end(1, -signal.SIGKILL)
@@ -52,8 +52,8 @@ def test_a_copy_that_is_killed_in_a_step_costs_no_sample(
 
 def test_a_copy_may_come_and_be_asked_to_leave(job_of: Callable[..., Job]) -> None:
     """The group takes it in between two steps; what it has trained is kept when it leaves."""
-    job = job_of(150, sample_s=0.002, settings=replace(SETTINGS, slot_s=30.0))
-    job.start(0, 1)
+    job = job_of(400, sample_s=0.002, settings=replace(SETTINGS, slot_s=30.0))
+    job.start(0, 1, awaits={0: (0, 1), 20: (2,)})
     until(lambda: len(job.steps(0)) > 10, job)
     job.start(2)
     until(lambda: len(job.steps(2)) > 3, job)
@@ -68,7 +68,7 @@ def test_a_copy_may_come_and_be_asked_to_leave(job_of: Callable[..., Job]) -> No
 
 def test_values_that_are_not_finite_are_dropped(job_of: Callable[..., Job]) -> None:
     """The step is trained again by all copies; no sample is lost or counts twice."""
-    job = job_of(30)
+    job = job_of(30, awaits={0: (0, 1)})
     job.start(0)
     job.start(1, spoils=(7, 21))
     job.end(0)
@@ -94,7 +94,7 @@ def test_a_copy_that_stands_still_is_left_behind(job_of: Callable[..., Job]) -> 
 
 def test_a_copy_that_breaks_out_of_its_loop_leaves_the_rest(job_of: Callable[..., Job]) -> None:
     """What all have trained until then is kept."""
-    job = job_of(60, sample_s=0.001)
+    job = job_of(60, sample_s=0.001, awaits={0: (0, 1)})
     job.start(0)
     job.start(1, stops_at=20)
     job.end(1)
@@ -135,8 +135,8 @@ def test_copies_that_cannot_reach_each_other_average(job_of: Callable[..., Job])
 
 def test_a_copy_that_is_not_able_has_all_average(job_of: Callable[..., Job]) -> None:
     """A copy of an older script joins; the others do not wait for it."""
-    job = job_of(150, sample_s=0.001)
-    job.start(0, 1)
+    job = job_of(300, sample_s=0.001)
+    job.start(0, 1, awaits={0: (0, 1), 20: (2,)})
     until(lambda: len(job.steps(0)) > 10, job)
     job.start(2, mode="averaged")
     for copy in range(3):
