@@ -15,6 +15,8 @@ _WORTH = 0.05
 # Steps after which shares are compared with what was measured; later, every `_EVERY`.
 _EARLY = frozenset((3, 6, 12, 24, 48))
 _EVERY = 64
+# Steps after which a copy may be left out: what fewer took says too little of its speed.
+_LEFT_OUT_AFTER = 24
 # The number of steps by which the cost of an exchange is judged, at the least.
 _JUDGED_BY = 4
 
@@ -103,6 +105,7 @@ class Pace:
     _seconds: dict[int, float] = field(default_factory=dict)
     _reduce_s: list[float] = field(default_factory=list)
     _train_s: list[float] = field(default_factory=list)
+    _slow: set[int] = field(default_factory=set)  # better left out, by the last measurement
 
     def shares(self, batch_size: int, parts: int = 1) -> dict[int, int]:
         """Return the samples of each copy, who trains them in `parts` parts.
@@ -149,17 +152,22 @@ class Pace:
         return self._steps in _EARLY or self._steps % _EVERY == 0
 
     def replace(self) -> list[int]:
-        """Replace the shares where that pays; return the copies that are better left out."""
+        """Replace the shares where that pays; return the copies that are better left out.
+
+        Only those that two measurements in a row find too slow: a single delay is not a speed.
+        """
         for copy, seconds in self._seconds.items():
             self.rates[copy] = self._samples[copy] / seconds
         self._samples, self._seconds = {}, {}
         if not self._shares:
             return []
         best, kept = self._cut(split), self._cut(split_among_all)
-        now_s = longest_s(self._shares, self.rates)
-        if longest_s(best, self.rates) < (1 - 2 * _WORTH) * longest_s(kept, self.rates):
-            return [copy for copy, count in best.items() if not count]
-        if longest_s(kept, self.rates) < (1 - _WORTH) * now_s:
+        is_shorter = longest_s(best, self.rates) < (1 - 2 * _WORTH) * longest_s(kept, self.rates)
+        slow = {copy for copy, count in best.items() if not count} if is_shorter else set()
+        left_out, self._slow = slow & self._slow, slow
+        if left_out and self._steps >= _LEFT_OUT_AFTER:
+            return sorted(left_out)
+        if longest_s(kept, self.rates) < (1 - _WORTH) * longest_s(self._shares, self.rates):
             self._shares = kept
         return []
 

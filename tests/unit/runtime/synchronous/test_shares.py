@@ -80,7 +80,17 @@ def test_shares_follow_measured_speeds() -> None:
 def test_a_copy_that_is_far_too_slow_is_left_out() -> None:
     """A step without it is shorter than one in which it trains a single sample."""
     pace = Pace({0: 0.0, 1: 0.0})
-    assert noted(pace, {0: 40.0, 1: 0.5}, 3) == [[1]]
+    assert noted(pace, {0: 40.0, 1: 0.5}, 24) == [[], [], [], [1]]
+
+
+def test_a_copy_that_was_delayed_once_is_not_left_out() -> None:
+    """It stays with a small share, and its next measurement gives it a larger one."""
+    pace = Pace({0: 0.0, 1: 0.0})
+    assert noted(pace, {0: 40.0, 1: 40.0}, 12) == [[], [], []]
+    assert noted(pace, {0: 40.0, 1: 0.5}, 12) == [[]]
+    assert pace.shares(32) == {0: 31, 1: 1}
+    assert noted(pace, {0: 40.0, 1: 40.0}, 24) == [[]]
+    assert pace.shares(32) == {0: 16, 1: 16}
 
 
 def test_one_step_says_nothing_of_the_cost() -> None:
