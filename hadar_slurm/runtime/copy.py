@@ -105,6 +105,9 @@ class Copy(AbstractContextManager["Copy"]):
         self._be_in(self.where)
         self.base_lrs = [float(group["lr"]) for group in optimiser.param_groups]
         self.asked: set[int] = set()
+        self.stop_asked = ""  # why this copy wants the whole training to end
+        self.stopped = ""  # why it has ended although steps were left
+        self._has_said_stop = False
         self.parent_step = 0
         self.ahead: Ahead | None = None
         self.identity = Identity(total_steps, seed)
@@ -205,6 +208,27 @@ class Copy(AbstractContextManager["Copy"]):
             raise
         self.ranks.tell(Word.DONE)
 
+    def stop(self, reason: str) -> None:
+        """End the training of all copies early, for example because the loss no longer improves.
+
+        To be called within a step. The copies end their interval and average; then `steps` ends on
+        each of them, with the same parameters, the job counts as done, and `stopped` is the reason.
+        The first reason counts.
+        """
+        self.stop_asked = self.stop_asked or reason or "no reason was given"
+        log.info("asks all copies to stop: %s", self.stop_asked)
+        self._say_stop()
+
+    def _say_stop(self) -> None:
+        """Ask the other copies and processes to stop; a failed write is repeated in `save`."""
+        if not self.stop_asked or self._has_said_stop:
+            return
+        try:
+            self.slots.ask_to_stop(self.stop_asked)
+            self._has_said_stop = True
+        except OSError as error:
+            log.warning("the other copies do not know yet: %s", error)
+
     def samples(
         self, step: int, *, batch_size: int, size: int, part: int = 0, parts: int = 1
     ) -> list[int]:
@@ -250,7 +274,7 @@ class Copy(AbstractContextManager["Copy"]):
                 self._is_done = True
                 self.slots.say_done()
                 self.reports.tell("done", end)
-                log.info("done after slot %d", end.slot)
+                log.info("done after slot %d%s", end.slot, _why(end))
                 return
             if end.together:
                 end, file = yield from self._train_together(end)
@@ -290,6 +314,7 @@ class Copy(AbstractContextManager["Copy"]):
         while True:
             word, number, other = self.ranks.hear()
             if word is Word.STEP:
+                self._say_stop()
                 self.set_rates(other)
                 yield number
             elif word is Word.LOAD:
@@ -323,7 +348,8 @@ class Copy(AbstractContextManager["Copy"]):
         where, done, total = self.where.directory, len(end.done), end.total_steps
         was_here = self.claim is not None and self.claim.before is not None
         if end.is_complete:
-            log.warning("nothing to train: %d of %d steps are done (%s)", done, total, where)
+            message = "nothing to train: %d of %d steps are done (%s)%s"
+            log.warning(message, done, total, where, _why(end))
         elif had_begun and (self.peers.here() == {self.where.copy} or was_here):
             log.warning("resumed, %d of %d steps done (%s)", done, total, where)
         elif had_begun:
@@ -360,7 +386,7 @@ class Copy(AbstractContextManager["Copy"]):
 
     def load(self, end: SlotEnd, file: TensorFile, ahead: Ahead | None = None) -> None:
         """Take over the parameters at the end of a slot, and add what was trained ahead."""
-        self._known = file
+        self._known, self.stopped = file, end.stopped
         with self.costs.measure(self.costs.load_s):
             if ahead:
                 ahead.take_over(self.model, file)
@@ -403,7 +429,7 @@ class Copy(AbstractContextManager["Copy"]):
                 left_s = (len(mine) - trained) * (now_s - begun_s) / trained
                 if self.peers.is_cut_short(end, now_s - begun_s, left_s):
                     break
-            if self.asked or 0 < end.length_s * _OVERTIME < now_s - begun_s:
+            if self.asked or self.stop_asked or 0 < end.length_s * _OVERTIME < now_s - begun_s:
                 break
         self._trained = None
         # Before the contribution with which the interval could end: this copy takes no more.
@@ -437,6 +463,7 @@ class Copy(AbstractContextManager["Copy"]):
 
     def save(self) -> None:
         """Write the pending contribution; a failed write is tried again."""
+        self._say_stop()
         if self._unsaved is None or time.monotonic() < self._save_again_s:
             return
         part, named = self._unsaved
@@ -474,7 +501,7 @@ class Copy(AbstractContextManager["Copy"]):
         self.presence.say(Doing.TRAINS)
         settled = self._beside.submit(self._settle, end)
         for step in self.train_ahead(end):
-            if settled.done() or self.asked:
+            if settled.done() or self.asked or self.stop_asked:
                 break
             yield step
         if not self.asked:
@@ -532,12 +559,22 @@ class Copy(AbstractContextManager["Copy"]):
         state.load(self.model, self.optimiser, *named, self.extra)
 
     def end_together(
-        self, end: SlotEnd, applied: Ranges, speeds: Mapping[int, float], costly: Collection[int]
+        self,
+        end: SlotEnd,
+        applied: Ranges,
+        speeds: Mapping[int, float],
+        costly: Collection[int],
+        *,
+        stops: bool = False,
     ) -> SlotEnd | None:
-        """Write the end of a synchronous interval; None where another copy has. Raises OSError."""
+        """Write the end of a synchronous interval; None where another copy has. Raises OSError.
+
+        It is the last if it `stops`. The file with the reason may not be seen here yet.
+        """
         here = {copy: speeds.get(copy, 0.0) for copy in self.peers.here()}
         named, base = self.named(), self._known
-        return self.ending.end_together(end, applied, named, base, here, tuple(costly))
+        stopped = self.stop_asked or self.slots.stop_reason() or "asked by a copy" if stops else ""
+        return self.ending.end_together(end, applied, named, base, here, tuple(costly), stopped)
 
     def tell_steps(self, end: SlotEnd, own_steps: int, steps_per_s: float) -> None:
         """Report synchronous steps that are not in a file yet, now and then."""
@@ -561,3 +598,9 @@ class Copy(AbstractContextManager["Copy"]):
 
     def _ask(self, number: int, frame: object) -> None:
         self.asked.add(number)
+
+
+def _why(end: SlotEnd) -> str:
+    """Return why a training was stopped, for a message; nothing if all steps are done."""
+    steps = f"{len(end.done)} of {end.total_steps} steps"
+    return f", stopped with {steps}: {end.stopped}" if end.stopped else ""

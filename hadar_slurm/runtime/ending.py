@@ -78,12 +78,13 @@ class Ending:
         base: TensorFile | None,
         here: Mapping[int, float],
         costly: Sequence[int] = (),
+        stopped: str = "",
     ) -> SlotEnd | None:
         """Write the end of an interval that copies have trained synchronously, by the state of one.
 
         `applied` are the steps since `end` that it includes, `base` a file before them. `costly`
-        are copies that are to average next. Returns None where another copy has ended the interval;
-        raises OSError.
+        are copies that are to average next, `stopped` is why the training is over. Returns None
+        where another copy has ended the interval; raises OSError.
         """
         begun_s = time.monotonic()
         tensors, facts = named
@@ -95,6 +96,7 @@ class Ending:
             dealt={},
             spoilt=(),
             costly=tuple(sorted(costly or end.costly)),
+            stopped=stopped,
         )
         if fault := fault_in(tensors.items(), facts, base):
             log.warning("slot %d is left out: %s", after.slot, fault)
@@ -139,6 +141,7 @@ class Ending:
             made_s=made_s,
             averages=end.averages + (len(parts) > 1),
             spoilt=spoilt,
+            stopped=self.slots.stop_reason(),
         )
         self.costs.make(after.slot, made_s)
         speeds_here = {copy: speeds.get(copy, 0.0) for copy in here}

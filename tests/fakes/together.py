@@ -60,6 +60,7 @@ class Plan:
     dies_after_s: float = 0.0
     spoils: tuple[int, ...] = ()  # steps whose gradients are NaN, once each
     stops_at: int = -1  # the step at which it leaves the loop
+    asks_to_stop_at: int = -1  # the step at which it asks all copies to stop
     # Copies that are present before a step is trained, by step: else one may train all alone.
     awaits: Mapping[int, Collection[int]] = field(default_factory=dict)
     is_unlinked: bool = False  # no copy reaches another one
@@ -138,6 +139,8 @@ def train(plan: Plan, number: int) -> None:
             if plan.clip:
                 nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
             optimiser.step()
+            if step == plan.asks_to_stop_at:
+                copy.stop("the loss rises")
             told.write(f"{step} {len(rows)}\n")
     torch.save(copy.model.state_dict(), plan.notes / f"final-{number}")
 
@@ -236,6 +239,10 @@ class Job:
     def check(self, *copies: int) -> None:
         """Check that the job is done, and that these copies have the same parameters."""
         assert self.newest().done == Ranges.of([(0, self.total_steps)])
+        self.check_same(*copies)
+
+    def check_same(self, *copies: int) -> None:
+        """Check that these copies have the same parameters."""
         one, *others = (self.final(copy) for copy in copies)
         for other in others:
             assert all(torch.equal(one[name], other[name]) for name in one)

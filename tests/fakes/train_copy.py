@@ -87,6 +87,8 @@ def main() -> None:
     words.add_argument("--delay", type=float, default=0.0)
     words.add_argument("--spoil-at", type=int, help="the first step from here on gives NaN, once")
     words.add_argument("--stop-after", type=int, help="leave the loop after N own steps")
+    words.add_argument("--ask-to-stop-after", type=int, help="stop the job after N own steps")
+    words.add_argument("--stopping-rank", type=int, default=0, help="the process that does so")
     words.add_argument("--mode", default="averaged")
     words.add_argument("--sample-s", type=float, default=0.0, help="seconds for each sample")
     words.add_argument("--go", type=Path, help="wait for this file before joining")
@@ -147,11 +149,14 @@ def main() -> None:
             if own == options.stop_after:
                 break
             train(copy, step)
+            if own == options.ask_to_stop_after and rank == options.stopping_rank:
+                copy.stop("the loss rises")
             if options.spoil_at is not None and step >= options.spoil_at:
                 next(model.parameters()).data[0, 0] = float("nan")
                 options.spoil_at = None
             time.sleep(options.step_s)
             told.write(f"{step} {optimiser.param_groups[0]['lr']}\n")
+    logging.info("stopped: %r", copy.stopped)
     save_file(copy.model.state_dict(), options.directory / f"final-{name}.safetensors")
     if ranks:
         distributed.destroy_process_group()

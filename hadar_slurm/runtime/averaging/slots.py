@@ -3,7 +3,7 @@
 `slots/slot-S.safetensors` ends slot S: the parameters then, which steps are done, and for slot
 S + 1 which steps each copy is to train. `slots/slot-S.ID.copy-C.safetensors` is what copy C trained
 in slot S from the parameters in the end with that id. `slots/slot-S.ID.short` says that slot S ends
-early.
+early, `stop` that the training ends with the running slot.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError, w
 
 log = logging.getLogger(__name__)
 
-# An end after which copies train synchronously has version 2.
-VERSION, VERSION_TOGETHER = 1, 2
+# An end after which copies train synchronously, or that was asked for by `stop`, has version 2.
+VERSION, NEWEST_VERSION = 1, 2
+# Texts in the file `stop` that are longer are cut off.
+_LONGEST_REASON = 1000
 # Ends of slots that are always kept: a failing disk may have cut off the newest.
 _KEPT = 2
 # Further ends that are kept: one of this number of slots, and this number of ends at most.
@@ -59,6 +61,7 @@ class SlotEnd:
     together: bool = False  # the next interval is trained synchronously; nothing is dealt then
     # Copies between which the exchange of gradients was too slow to train synchronously.
     costly: tuple[int, ...] = ()
+    stopped: str = ""  # why the training is over although steps are left
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> SlotEnd:
@@ -77,6 +80,7 @@ class SlotEnd:
             spoilt=tuple(str(why) for why in facts.get("spoilt", ())),
             together=facts.get("together") is True,
             costly=tuple(int(copy) for copy in facts.get("costly", ())),
+            stopped=str(facts.get("stopped", "")),
         )
 
     @property
@@ -84,7 +88,7 @@ class SlotEnd:
         """Return the end as values for JSON."""
         return {
             **{name: value for name, value in vars(self).items() if name != "identity"},
-            "version": VERSION_TOGETHER if self.together else VERSION,
+            "version": NEWEST_VERSION if self.together or self.stopped else VERSION,
             "done": self.done.pairs,
             "dealt": [[copy, steps.pairs] for copy, steps in self.dealt.items()],
             "ahead": [[copy, steps.pairs] for copy, steps in self.ahead.items()],
@@ -93,8 +97,8 @@ class SlotEnd:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no step is left."""
-        return len(self.done) >= self.total_steps
+        """Whether no step is left to train."""
+        return bool(self.stopped) or len(self.done) >= self.total_steps
 
     @property
     def todo(self) -> Ranges:
@@ -231,7 +235,27 @@ class Slots:
 
     def is_cut_short(self, end: SlotEnd) -> bool:
         """Return whether the slot after `end` is to end early."""
-        return self._short_path(end).exists()
+        return self._short_path(end).exists() or bool(self.stop_reason())
+
+    def ask_to_stop(self, reason: str) -> None:
+        """Ask all copies to end the training with the running slot; raises OSError.
+
+        The first reason is kept.
+        """
+        path = self.directory / "stop"
+        draft = path.with_name(f".stop.{secrets.token_hex(4)}")
+        try:
+            draft.write_text(reason[:_LONGEST_REASON], encoding="utf-8")
+            with suppress(FileExistsError):
+                os.link(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def stop_reason(self) -> str:
+        """Return why the training is to end with the running slot, "" if it is not."""
+        with suppress(OSError, ValueError):
+            return (self.directory / "stop").read_text(encoding="utf-8") or "no reason was given"
+        return ""
 
     def say_done(self) -> None:
         """Write a file that shows the batch script of a copy that it is not needed."""
@@ -284,9 +308,9 @@ class OtherVersionError(ValueError):
 def _as_end(file: TensorFile) -> SlotEnd:
     facts = file.facts
     try:
-        if facts["version"] not in (VERSION, VERSION_TOGETHER):
+        if facts["version"] not in (VERSION, NEWEST_VERSION):
             raise OtherVersionError(
-                f"{file.path}: version {facts['version']}, this reads {VERSION_TOGETHER}: go on "
+                f"{file.path}: version {facts['version']}, this reads {NEWEST_VERSION}: go on "
                 "with the release that wrote it"
             )
         return SlotEnd.of(facts)

@@ -42,6 +42,7 @@ class Field(IntEnum):
     CLOSE = 6  # the interval is to end after this step
     REGROUP = 7  # copies have come or gone
     STALE = 8  # another copy has ended the interval
+    STOPS = 9  # was asked to end the whole training
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import signal
 import time
 from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Protocol
 
 import torch
@@ -54,6 +53,7 @@ class Host(Protocol):
     """The copy that trains."""
 
     asked: set[int]
+    stop_asked: str  # why the whole training is to end, "" if it is not
 
     def load(self, end: SlotEnd, file: TensorFile) -> None:
         """Take over the parameters at the end of an interval."""
@@ -77,17 +77,18 @@ class Host(Protocol):
         """Raise HeldError where a later run has taken over."""
 
     def end_together(
-        self, end: SlotEnd, applied: Ranges, speeds: Mapping[int, float], costly: Collection[int]
+        self,
+        end: SlotEnd,
+        applied: Ranges,
+        speeds: Mapping[int, float],
+        costly: Collection[int],
+        *,
+        stops: bool = False,
     ) -> SlotEnd | None:
-        """Write the next end; None where another copy has. Raises OSError."""
+        """Write the next end, the last if it `stops`; None where another copy has.
 
-
-class _Then(StrEnum):
-    """What follows a step."""
-
-    NEXT = "next"
-    REGROUP = "regroup"
-    OVER = "over"  # the interval has ended
+        Raises OSError.
+        """
 
 
 @dataclass
@@ -165,7 +166,7 @@ class Synchronous:
             self.applied |= Ranges.of([(step, step + 1)])
         is_kept = not is_error and end is not None and len(self.applied) > 0
         if is_kept and end is not None and not self.slots.has_ended(end.slot + 1):
-            self._write(end, ())
+            self._write(end, (), stops=bool(self.host.stop_asked))
             log.info("ends early, with %d steps of slot %d", len(self.applied), end.slot + 1)
         self._end = None
         self.leave_group()
@@ -342,6 +343,8 @@ class Synchronous:
         if self.host.asked:
             self.presence.say(Doing.LEAVES)
             flags[Field.LEAVES] = 1.0
+        if self.host.stop_asked:
+            flags[Field.STOPS] = 1.0
         now_s = time.monotonic()
         if self.links is None or self.links.rank or now_s < self._looked_s + _LOOK_S:
             return flags
@@ -351,6 +354,8 @@ class Synchronous:
         assert group is not None
         if self.slots.newest_slot() != end.slot:
             return {**flags, Field.STALE: 1.0}
+        if self.slots.stop_reason():  # of a copy that is gone
+            flags[Field.STOPS] = 1.0
         if self.roster.waiting(group.number + 1) or self._is_replaced(group):
             flags[Field.REGROUP] = 1.0
         length_s = end.length_s or _USUAL_S
@@ -386,8 +391,9 @@ class Synchronous:
             self.leave_group()
             return (None,)
         is_complete = len(self.applied) >= len(end.todo)
-        if costly or is_complete or found.any(Field.LEAVES) or found.any(Field.CLOSE):
-            return self._close(end, costly, leaves=found.any(Field.LEAVES))
+        leaves, stops = found.any(Field.LEAVES), found.any(Field.STOPS)
+        if costly or is_complete or leaves or stops or found.any(Field.CLOSE):
+            return self._close(end, costly, leaves=leaves, stops=stops)
         if found.any(Field.REGROUP):
             self.leave_group()
             return (end,)
@@ -405,7 +411,7 @@ class Synchronous:
         return (end,)
 
     def _close(
-        self, end: SlotEnd, costly: Collection[int], *, leaves: bool = False
+        self, end: SlotEnd, costly: Collection[int], *, leaves: bool = False, stops: bool = False
     ) -> tuple[SlotEnd | None]:
         """End the interval: the first copy writes it, the others are sent what it says."""
         links = self.links
@@ -413,7 +419,7 @@ class Synchronous:
         try:
             told = b""
             if links.rank == 0:
-                after = self._write(end, costly)
+                after = self._write(end, costly, stops=stops)
                 told = json.dumps(after.facts).encode() if after and not after.spoilt else b""
             told = send_bytes(links, told, source=0)
         except LinkError as error:
@@ -431,10 +437,13 @@ class Synchronous:
             self.leave_group()
         return (SlotEnd.of(facts),)
 
-    def _write(self, end: SlotEnd, costly: Collection[int]) -> SlotEnd | None:
+    def _write(
+        self, end: SlotEnd, costly: Collection[int], *, stops: bool = False
+    ) -> SlotEnd | None:
         """Write the end of the interval after `end`; None where that failed, or came too late."""
         try:
-            return self.host.end_together(end, self.applied, self.pace.steps_per_s(), costly)
+            speeds = self.pace.steps_per_s()
+            return self.host.end_together(end, self.applied, speeds, costly, stops=stops)
         except OSError as error:
             self._end_again_s = time.monotonic() + _END_AGAIN_S
             log.warning("slot %d cannot be ended yet: %s", end.slot + 1, error)

@@ -14,6 +14,8 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from fakes.together import SETTINGS, Job, Plan, alone, until  # noqa: E402
 
+from hadar_slurm.runtime.averaging.slots import Slots  # noqa: E402
+
 
 def check_alone(job: Job, *copies: int) -> None:
     """Check that copies came to the parameters of one node, up to rounding."""
@@ -100,6 +102,32 @@ def test_a_copy_that_breaks_out_of_its_loop_leaves_the_rest(job_of: Callable[...
     job.end(1)
     job.end(0)
     check_alone(job, 0)
+
+
+def test_a_copy_may_ask_all_to_stop(job_of: Callable[..., Job]) -> None:
+    """The step after the one in which it asks is the last, on all copies."""
+    job = job_of(500, sample_s=0.001, awaits={0: (0, 1, 2)})
+    job.start(0, 2)
+    job.start(1, asks_to_stop_at=30)
+    for copy in range(3):
+        job.end(copy)
+    end = job.newest()
+    assert (end.stopped, list(end.done)) == ("the loss rises", list(range(32)))
+    job.check_same(0, 1, 2)
+    assert "stopped with 32 of 500 steps: the loss rises" in job.log()
+
+
+def test_a_request_to_stop_outlives_its_copy(job_of: Callable[..., Job]) -> None:
+    """It is in a file, at which a group looks."""
+    job = job_of(4000, sample_s=0.001)
+    job.start(0, 1)
+    until(lambda: len(job.steps(1)) > 10, job)
+    Slots(job.directory).ask_to_stop("enough")
+    job.end(0)
+    job.end(1)
+    job.check_same(0, 1)
+    assert job.newest().stopped == "enough"
+    assert len(job.newest().done) < 4000
 
 
 def test_batch_statistics_are_the_same_on_all_copies(job_of: Callable[..., Job]) -> None:
