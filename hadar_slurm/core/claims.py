@@ -44,7 +44,8 @@ def believed_steps(
 ) -> tuple[int, str]:
     """Return the total steps to plan with, and why these are not what is claimed ("" if they are).
 
-    `limit_left_s`: what is left of the time limit, inf without one; `fastest`: the steps/s on the
+    `limit_left_s`: what is left of the time limit, inf without one, which counts as 30 years;
+    `fastest`: the steps/s on the
     job's fastest type, 0 if unknown; `times`: what its user's claims are multiplied by. The reason
     does not change as the job trains: the journal has it in every round.
     """
@@ -54,7 +55,8 @@ def believed_steps(
     if steps_done > _OUTLIVED * claimed * times:
         total = 2.0 * steps_done
         why = f"it outlives the {claimed:g} steps claimed: planned as if half done"
-    if fastest > 0 and total > (most := steps_done + limit_left_s * fastest):
+    left_s = min(limit_left_s, _LONGEST_LIMIT_S)
+    if fastest > 0 and total > (most := steps_done + left_s * fastest):
         total = most
         if claimed > most:
             why = f"the {claimed:g} steps claimed do not fit its time limit: planned to end with it"

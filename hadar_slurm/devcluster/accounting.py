@@ -112,6 +112,9 @@ def _create_database(directory: Path, mariadbd: str, user: str) -> None:
         "CREATE DATABASE mysql;\nUSE mysql;\n"
         + _system_tables(Path(mariadbd)).read_text(encoding="utf-8")
         + "\nFLUSH PRIVILEGES;\n"
+        # slurmdbd would make it, but connects once more then, and MariaDB's client library 3.4.10
+        # refuses all answers on such a connection (error 5027).
+        + f"CREATE DATABASE {_DATABASE};\n"
         + f"CREATE USER {quoted} IDENTIFIED VIA unix_socket;\n"
         + f"GRANT ALL ON {_DATABASE}.* TO {quoted};\n"
     )

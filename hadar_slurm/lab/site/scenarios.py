@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import SlurmError
 from hadar_slurm.lab.site.jobs import NODES, NUM_GPUS, Work
 from hadar_slurm.lab.site.play import Play
@@ -18,6 +19,9 @@ from hadar_slurm.lab.site.testbed import HIGH_QOS, LIMITED_QOS, PREEMPTING_QOS
 # Work that does not end during a play.
 _LONG = Work(600.0)
 _SETUP_S = 25.0
+# How long after slurmctld's look at nodes that power up a job is submitted. Before, nodes that
+# have been up must power down.
+_AFTER_LOOK_S = 20.0
 
 
 def make_way(play: Play) -> None:
@@ -126,11 +130,25 @@ def busy_cores(play: Play) -> None:
 
 
 def power_saving(play: Play) -> None:
-    """Power down the only nodes that can run a job of four GPUs, and submit it."""
+    """Power down the only nodes that can run a job of four GPUs, and submit it.
+
+    slurmctld looks every 30 s whether a node is up (`job_time_limit`). A plain job shows when, so
+    that the judged job of both twins is submitted as long before the next look.
+    """
     nodes = ",".join(node.name for node in NODES if node.num_gpus >= 4)
     play.at_end.append(lambda: play.site.power_up(nodes))
     play.site.power_down(nodes)
+    first = play.submit_plain(play.bob, Work(0.1, num_gpus=4, is_on_one_node=True))
+    play.until(lambda: play.num_running([first]) == 1 or _has_ended(play, first), 75.0, "power up")
+    submit_s = time.monotonic() + _AFTER_LOOK_S
+    play.until(lambda: _has_ended(play, first), _SETUP_S, "the end of the first job")
+    play.site.power_down(nodes)
+    play.until(lambda: time.monotonic() >= submit_s, _AFTER_LOOK_S, "the time of the submission")
     play.judge("", play.submit(play.ann, Work(4.0, num_gpus=4, is_on_one_node=True)))
+
+
+def _has_ended(play: Play, job: JobId) -> bool:
+    return job in play.jobs and play.jobs[job].has_ended
 
 
 def dependency(play: Play) -> None:

@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ _NO_CLAIM = Claim()
 # The values of a claim apart from its state and the own request.
 _DEFAULTS = {f.name: f.default for f in fields(Claim) if f.name not in ("state", "own")}
 _NAMES = tuple(f.name for f in fields(Claim))
+_OF_REQUEST = tuple(f.name for f in fields(Request))
 # What parsing a damaged file may raise.
 _DAMAGE = (
     *(ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),
@@ -148,10 +149,12 @@ class Ledger:
         of hadard. A mark of hadar-sbatch says nothing of later holds.
         """
         rows = [row for row in rows if row.is_live]
-        if self._seen(slurm, rows):
+        if found := self._seen(slurm, rows):
             # Which slurmctld took a release matters only where something has changed.
-            self._booted_s = slurm.site().booted_s
-            self._claims |= self._seen(slurm, rows)
+            if (booted_s := slurm.site().booted_s) != self._booted_s:
+                self._booted_s = booted_s
+                found = self._seen(slurm, rows)
+            self._claims |= found
 
     def _seen(self, slurm: SlurmAdapter, rows: Iterable[QueueRow]) -> dict[JobId, Claim]:
         found: dict[JobId, Claim] = {}
@@ -329,7 +332,9 @@ def _tree(claim: Claim) -> dict[str, Any]:
     """Return the values of a claim that are not the defaults."""
     given = {name: value for name in _NAMES if (value := getattr(claim, name))}
     given |= {name: fold(given[name]) for name in _EXCLUDED if name in given}
-    return {**given, "own": asdict(claim.own)} if claim.own is not None else given
+    if claim.own is None:
+        return given
+    return {**given, "own": {name: getattr(claim.own, name) for name in _OF_REQUEST}}
 
 
 def _claim(tree: Mapping[str, Any]) -> Claim:

@@ -177,7 +177,8 @@ def transition(claim: Claim, event: Event) -> tuple[Claim, tuple[Update, ...]]:
     target = TABLE[event.kind].get(claim.state)
     if target is None:
         raise RefusedTransition(f"job {event.row.key}: {event.kind!s} while {claim.state!s}")
-    after = replace(_values(claim, event, target), state=target)
+    after = _values(claim, event, target)
+    after = after if after.state is target else replace(after, state=target)
     if after.holds != claim.holds:
         after = replace(after, since_s=event.now_s, booted_s=event.booted_s)
     return after, _updates(event, target)
@@ -249,8 +250,12 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
         case Kind.STEER if event.steering is not None:
             return _steered(claim, event, event.steering)
         case Kind.DONE if event.steering is not None:
-            settled = replace(claim, former_excluded=claim.excluded, former_nice=claim.nice)
-            return replace(settled, former_limit_s=claim.limit_s)
+            return replace(
+                claim,
+                former_excluded=claim.excluded,
+                former_nice=claim.nice,
+                former_limit_s=claim.limit_s,
+            )
     return claim
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from hadar_slurm.core.claims import Judged, believed_steps
 from hadar_slurm.core.cluster import JobId
@@ -29,7 +30,7 @@ _LEAST_S = 300.0
 
 @dataclass
 class ClaimChecks:
-    """Remembers which of the ended jobs it has counted."""
+    """Remembers which of the ended jobs it has counted, also those of a hadard before it."""
 
     estimator: Estimator
     _counted: set[JobId] = field(default_factory=set)
@@ -84,6 +85,11 @@ class ClaimChecks:
         left_s = max(0.0, (limit_s or math.inf) - _ran_s(row, now_s))
         return self.estimator.credits.of(row.user).limit_left_s(left_s, now_s)
 
+    @cached_property
+    def _counted_until_s(self) -> dict[str, float]:
+        """Until when a former hadard has counted each user's ended jobs, as known at the start."""
+        return {user: credit.at_s for user, credit in self.estimator.credits.by_user.items()}
+
     def see_ended(self, row: QueueRow, description: Description, gpu_type: str) -> None:
         """Learn from a job that Slurm shows as completed, of which all runs but one are known."""
         lasted_s = row.ended_s - row.started_s
@@ -93,6 +99,7 @@ class ClaimChecks:
             or row.restarts
             or not (gpu_type and row.started_s and description.steps)
             or lasted_s < _LEAST_S
+            or row.ended_s <= self._counted_until_s.get(row.user, 0.0)
         ):
             return
         self._counted.add(row.key)

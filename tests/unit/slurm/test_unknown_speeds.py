@@ -236,6 +236,9 @@ def test_a_claim_is_judged_once(cluster: Cluster) -> None:
     assert backend.take_judged() == ([], credits)
     assert other.take_judged() == ([], credits)
     backend.apply([])
+    restarted = cluster.backend()
+    restarted.observe()
+    assert restarted.take_judged() == ([], credits)
     assert forget(cluster.directory / "profile.sqlite", judged.user) > 0
     backend.observe()
     assert backend.take_judged() == ([], {})
