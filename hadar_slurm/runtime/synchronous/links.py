@@ -60,6 +60,9 @@ class Links:
         self.rank, self.size = rank, len(hosts)
         self._is_intact = is_intact
         self._group: Any = None
+        # Until the group's threads have ended: one that frees the last tensor as Python ends would
+        # abort the process (PyTorch's issue 190489).
+        self._held: torch.Tensor | None = None
         if self.size == 1:
             return
         try:
@@ -73,22 +76,24 @@ class Links:
         if self._group is not None:
             options = distributed.AllreduceOptions()
             options.timeout = _LONGEST
-            self._wait(lambda: self._group.allreduce([tensor], options))
+            self._wait(tensor, lambda: self._group.allreduce([tensor], options))
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """Replace a tensor in main memory by that of the copy with rank `source`."""
         if self._group is not None:
             options = distributed.BroadcastOptions()
             options.rootRank, options.rootTensor, options.timeout = source, 0, _LONGEST
-            self._wait(lambda: self._group.broadcast([tensor], options))
+            self._wait(tensor, lambda: self._group.broadcast([tensor], options))
 
     def close(self) -> None:
         """Leave the group; copies that wait in it get LinkError at once."""
-        self._group = None  # its connections end with it
+        self._group = None  # its connections and threads end with it
+        self._held = None
 
-    def _wait(self, begin: Callable[[], Any]) -> None:
-        """Wait for work of the group; its own wait() has no limit in time."""
+    def _wait(self, tensor: torch.Tensor, begin: Callable[[], Any]) -> None:
+        """Wait for work of the group on a tensor; its own wait() has no limit in time."""
         is_over = threading.Event()
+        self._held = tensor
         try:
             work = begin()
             work.get_future().add_done_callback(lambda _: is_over.set())

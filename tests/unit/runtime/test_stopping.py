@@ -68,7 +68,7 @@ def test_any_process_of_a_copy_may_stop_the_job(training: Callable[..., Training
 def test_the_reason_is_written_although_the_disk_was_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy that cannot tell the others continues to try."""
+    """A failed write of the request is repeated."""
     left = [2]
     ask = Slots.ask_to_stop
 
