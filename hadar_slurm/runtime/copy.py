@@ -16,7 +16,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -34,6 +34,7 @@ from hadar_slurm.runtime.averaging.consolidation import check_alike
 from hadar_slurm.runtime.averaging.costs import Costs
 from hadar_slurm.runtime.averaging.finite import MOST_SPOILT, NotFiniteError, fault_in
 from hadar_slurm.runtime.averaging.identity import Identity, check_same, next_number
+from hadar_slurm.runtime.averaging.modes import Mode, is_synchronous
 from hadar_slurm.runtime.averaging.ranges import Ranges
 from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd, Slots
 from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError
@@ -51,6 +52,8 @@ from hadar_slurm.runtime.peers import Peers
 from hadar_slurm.runtime.reports import Reports
 from hadar_slurm.runtime.samples import Shuffled, mixed
 from hadar_slurm.runtime.settings import Settings
+from hadar_slurm.runtime.synchronous.joining import together
+from hadar_slurm.runtime.synchronous.training import Steps, Synchronous
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +70,8 @@ class Copy(AbstractContextManager["Copy"]):
     DistributedDataParallel. `extra` are objects whose state is plain numbers, such as a GradScaler:
     after each averaging interval they have the state of the copy with most steps. `lr` is the
     factor of every learning rate at a step of the whole job, None: unchanged. `seed` decides, with
-    the interval and the copy, what is random in training, and the order of samples.
+    the interval and the copy, what is random in training, and the order of samples. `mode` is
+    "averaged", "synchronous" or "auto" (docs/runtime.md).
 
     Raises ValueError for no steps, and TypeError for an `extra` whose state is not plain values.
     """
@@ -81,9 +85,11 @@ class Copy(AbstractContextManager["Copy"]):
         extra: Sequence[state.Stateful] = (),
         lr: Callable[[int], float] | None = None,
         seed: int = 0,
+        mode: str = Mode.AVERAGED,
         settings: Settings | None = None,
         surroundings: Surroundings | None = None,
     ) -> None:
+        self.mode = Mode(mode)
         if total_steps < 1:
             raise ValueError(f"total_steps must be 1 or more, not {total_steps}")
         self.model = model.module if isinstance(model, DistributedDataParallel) else model
@@ -99,9 +105,13 @@ class Copy(AbstractContextManager["Copy"]):
         self._be_in(self.where)
         self.base_lrs = [float(group["lr"]) for group in optimiser.param_groups]
         self.asked: set[int] = set()
+        self.stop_asked = ""  # why this copy wants the whole training to end
+        self.stopped = ""  # why it has ended although steps were left
+        self._has_said_stop = False
         self.parent_step = 0
         self.ahead: Ahead | None = None
         self.identity = Identity(total_steps, seed)
+        self.synchronous: Synchronous | None = None  # where this copy can train so
         self.claim: Claim | None = None  # the lock by which this is the only process of this copy
         self._known: TensorFile | None = None  # the file that was loaded last
         # Returns what is trained of the running interval, None between intervals.
@@ -109,7 +119,7 @@ class Copy(AbstractContextManager["Copy"]):
         self._is_done = self._is_leaving = False
         self._beside = ThreadPoolExecutor(1, "hadar-slot")
         self._unsaved: tuple[Contribution, state.Named] | None = None
-        self._save_again_s = 0.0
+        self._save_again_s = self._told_s = 0.0
         self._shuffled = Shuffled(seed)
         self._handlers: dict[int, Any] = {}
         self._open = ExitStack()
@@ -118,10 +128,18 @@ class Copy(AbstractContextManager["Copy"]):
         """Use a directory for the files of the job; `is_first`: not one numbered after it."""
         self.where, settings = where, self.settings
         self.slots = Slots(where.directory, settings.keep_every, settings.most_kept)
-        self.ending = Ending(self.slots, settings, Dealer(settings, where.assignment), self.costs)
+        dealer = Dealer(settings, where.assignment, self._are_together)
+        self.ending = Ending(self.slots, settings, dealer, self.costs)
         self.presence = Presence(where.directory, where.copy, settings.gone_after_s)
         begun = Begun(self.slots, where, is_first)
         self.peers = Peers(self.slots, self.ending, self.presence, settings, self.costs, begun)
+
+    def _are_together(self, end: SlotEnd, here: Collection[int]) -> bool:
+        """Return whether the copies `here` train the interval after `end` synchronously."""
+        if self.synchronous is None:
+            return False
+        able = self.synchronous.roster.able()
+        return is_synchronous(self.mode, here, able, end.costly)
 
     def __enter__(self) -> Copy:
         self.ranks.join()
@@ -158,6 +176,8 @@ class Copy(AbstractContextManager["Copy"]):
         if self.ranks.leads:
             if error is None and self._trained is not None:
                 self._leave_early(self._trained())
+            if self.synchronous is not None:
+                self.synchronous.leave(is_error=error is not None)
             self.presence.leave()
         if self.claim is not None:
             has_stopped = error is None and self._known is not None and not self._is_done
@@ -188,6 +208,27 @@ class Copy(AbstractContextManager["Copy"]):
             raise
         self.ranks.tell(Word.DONE)
 
+    def stop(self, reason: str) -> None:
+        """End the training of all copies early, for example because the loss no longer improves.
+
+        To be called within a step. The copies end their interval and average; then `steps` ends on
+        each of them, with the same parameters, the job counts as done, and `stopped` is the reason.
+        The first reason counts.
+        """
+        self.stop_asked = self.stop_asked or reason or "no reason was given"
+        log.info("asks all copies to stop: %s", self.stop_asked)
+        self._say_stop()
+
+    def _say_stop(self) -> None:
+        """Ask the other copies and processes to stop; a failed write is repeated in `save`."""
+        if not self.stop_asked or self._has_said_stop:
+            return
+        try:
+            self.slots.ask_to_stop(self.stop_asked)
+            self._has_said_stop = True
+        except OSError as error:
+            log.warning("the other copies do not know yet: %s", error)
+
     def samples(
         self, step: int, *, batch_size: int, size: int, part: int = 0, parts: int = 1
     ) -> list[int]:
@@ -202,6 +243,9 @@ class Copy(AbstractContextManager["Copy"]):
 
     def positions(self, step: int, *, batch_size: int, part: int = 0, parts: int = 1) -> range:
         """Return where in the stream of all samples, from 0, a step's batch is; like `samples`."""
+        if self.synchronous is not None and self.synchronous.is_training:
+            mine = self.synchronous.part(batch_size, parts)
+            return samples.part_of(samples.positions(step, batch_size)[mine], part, parts)
         here, count = self.where.rank, self.where.ranks
         return samples.positions(step, batch_size, part * count + here, parts * count)
 
@@ -209,6 +253,8 @@ class Copy(AbstractContextManager["Copy"]):
         """Yield the steps of one interval after the other; average between them."""
         # The steps that this end deals were dealt to an earlier run of this copy.
         found_slot = self.slots.newest_slot()
+        if self.mode is not Mode.AVERAGED and self.where.ranks == 1:
+            self.synchronous = together(self)
         # Only then: a copy that is present may be dealt steps, and other copies wait for it.
         self.presence.join(self.settings.sign_every_s)
         log.info("joined%s", f", restart {self.where.restart}" if self.where.restart else "")
@@ -228,10 +274,26 @@ class Copy(AbstractContextManager["Copy"]):
                 self._is_done = True
                 self.slots.say_done()
                 self.reports.tell("done", end)
-                log.info("done after slot %d", end.slot)
+                log.info("done after slot %d%s", end.slot, _why(end))
                 return
+            if end.together:
+                end, file = yield from self._train_together(end)
+                continue
             yield from self._train_share(end, mine, ahead, is_resumed=end.slot == found_slot)
             end, file = yield from self._settle_beside(end)
+
+    def _train_together(self, end: SlotEnd) -> Steps:
+        """Yield the steps of synchronous intervals; return the newest end."""
+        if self.synchronous is None:
+            log.info("waits for the end of slot %d, which others train synchronously", end.slot + 1)
+            self.presence.say(Doing.WAITS)
+            self.reports.tell("running", end)
+            return self._settle(end)
+        end, file = yield from self.synchronous.train(end)
+        if self.asked:
+            self._await_move(end)
+            end, file = self.newest()
+        return end, file
 
     def _train_share(
         self, end: SlotEnd, mine: Ranges, ahead: Ahead | None, *, is_resumed: bool
@@ -252,7 +314,8 @@ class Copy(AbstractContextManager["Copy"]):
         while True:
             word, number, other = self.ranks.hear()
             if word is Word.STEP:
-                self._set_rates(other)
+                self._say_stop()
+                self.set_rates(other)
                 yield number
             elif word is Word.LOAD:
                 if self.ranks.all_have(self._try_load(number, self.ahead if other else None)):
@@ -285,7 +348,8 @@ class Copy(AbstractContextManager["Copy"]):
         where, done, total = self.where.directory, len(end.done), end.total_steps
         was_here = self.claim is not None and self.claim.before is not None
         if end.is_complete:
-            log.warning("nothing to train: %d of %d steps are done (%s)", done, total, where)
+            message = "nothing to train: %d of %d steps are done (%s)%s"
+            log.warning(message, done, total, where, _why(end))
         elif had_begun and (self.peers.here() == {self.where.copy} or was_here):
             log.warning("resumed, %d of %d steps done (%s)", done, total, where)
         elif had_begun:
@@ -322,7 +386,7 @@ class Copy(AbstractContextManager["Copy"]):
 
     def load(self, end: SlotEnd, file: TensorFile, ahead: Ahead | None = None) -> None:
         """Take over the parameters at the end of a slot, and add what was trained ahead."""
-        self._known = file
+        self._known, self.stopped = file, end.stopped
         with self.costs.measure(self.costs.load_s):
             if ahead:
                 ahead.take_over(self.model, file)
@@ -349,7 +413,7 @@ class Copy(AbstractContextManager["Copy"]):
 
         self._trained = part
         for step in todo:
-            self._set_rates(len(end.done) + dealt * trained // len(mine))
+            self.set_rates(len(end.done) + dealt * trained // len(mine))
             yield step
             trained += 1
             now_s = time.monotonic()
@@ -365,7 +429,7 @@ class Copy(AbstractContextManager["Copy"]):
                 left_s = (len(mine) - trained) * (now_s - begun_s) / trained
                 if self.peers.is_cut_short(end, now_s - begun_s, left_s):
                     break
-            if self.asked or 0 < end.length_s * _OVERTIME < now_s - begun_s:
+            if self.asked or self.stop_asked or 0 < end.length_s * _OVERTIME < now_s - begun_s:
                 break
         self._trained = None
         # Before the contribution with which the interval could end: this copy takes no more.
@@ -399,6 +463,7 @@ class Copy(AbstractContextManager["Copy"]):
 
     def save(self) -> None:
         """Write the pending contribution; a failed write is tried again."""
+        self._say_stop()
         if self._unsaved is None or time.monotonic() < self._save_again_s:
             return
         part, named = self._unsaved
@@ -418,7 +483,7 @@ class Copy(AbstractContextManager["Copy"]):
         ahead = self._go_ahead(end.slot + 1)
         begun_s = time.monotonic()
         for trained, step in enumerate(mine, start=1):
-            self._set_rates(len(end.done) + before + both * (trained - 1) // len(mine))
+            self.set_rates(len(end.done) + before + both * (trained - 1) // len(mine))
             yield step
             ahead.done, ahead.seconds = mine.first(trained), time.monotonic() - begun_s
 
@@ -436,7 +501,7 @@ class Copy(AbstractContextManager["Copy"]):
         self.presence.say(Doing.TRAINS)
         settled = self._beside.submit(self._settle, end)
         for step in self.train_ahead(end):
-            if settled.done() or self.asked:
+            if settled.done() or self.asked or self.stop_asked:
                 break
             yield step
         if not self.asked:
@@ -489,7 +554,41 @@ class Copy(AbstractContextManager["Copy"]):
     def _pause(self) -> None:
         time.sleep(self.settings.poll_s)
 
-    def _set_rates(self, parent_step: int) -> None:
+    def take_over(self, named: state.Named) -> None:
+        """Load a state that another copy has sent."""
+        state.load(self.model, self.optimiser, *named, self.extra)
+
+    def end_together(
+        self,
+        end: SlotEnd,
+        applied: Ranges,
+        speeds: Mapping[int, float],
+        costly: Collection[int],
+        *,
+        stops: bool = False,
+    ) -> SlotEnd | None:
+        """Write the end of a synchronous interval; None where another copy has. Raises OSError.
+
+        It is the last if it `stops`. The file with the reason may not be seen here yet.
+        """
+        here = {copy: speeds.get(copy, 0.0) for copy in self.peers.here()}
+        named, base = self.named(), self._known
+        stopped = self.stop_asked or self.slots.stop_reason() or "asked by a copy" if stops else ""
+        return self.ending.end_together(end, applied, named, base, here, tuple(costly), stopped)
+
+    def tell_steps(self, end: SlotEnd, own_steps: int, steps_per_s: float) -> None:
+        """Report synchronous steps that are not in a file yet, now and then."""
+        now_s = time.monotonic()
+        if now_s >= self._told_s + self.settings.report_every_s:
+            self._told_s, self.reports.steps_per_s = now_s, steps_per_s
+            self.reports.tell("running", end, own_steps)
+
+    def check_claim(self) -> None:
+        """Raise HeldError where a later run has taken over."""
+        if self.claim is not None:
+            self.claim.check()
+
+    def set_rates(self, parent_step: int) -> None:
         """Give every group its learning rate at a step of the whole job."""
         self.parent_step = parent_step
         if self.lr is not None:
@@ -499,3 +598,9 @@ class Copy(AbstractContextManager["Copy"]):
 
     def _ask(self, number: int, frame: object) -> None:
         self.asked.add(number)
+
+
+def _why(end: SlotEnd) -> str:
+    """Return why a training was stopped, for a message; nothing if all steps are done."""
+    steps = f"{len(end.done)} of {end.total_steps} steps"
+    return f", stopped with {steps}: {end.stopped}" if end.stopped else ""

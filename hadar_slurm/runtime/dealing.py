@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,24 +24,31 @@ class Dealer:
 
     settings: Settings
     assignment: Path | None
+    # Whether these copies train the interval after an end synchronously.
+    is_together: Callable[[SlotEnd, Collection[int]], bool] = lambda end, here: False
 
-    def deal(self, end: SlotEnd, here: Mapping[int, float], cost_s: float) -> SlotEnd:
+    def deal(
+        self, end: SlotEnd, here: Mapping[int, float], cost_s: float, *, is_averaged: bool = False
+    ) -> SlotEnd:
         """Return the end of a slot with the next one dealt out among the copies that are `here`.
 
         By the assignment, as far as its copies are present; else by the speeds, in steps/s, that
         `here` gives, unmeasured copies counting as average ones. Where a consolidation takes
         `cost_s`, more than its part of the time, the slot is longer and quotas are larger, at most
         twice as long as the one before: a slow disk may have delayed a single one. Copies get the
-        steps of `end.ahead`, which they may have trained.
+        steps of `end.ahead`, which they may have trained. Nothing is dealt for an interval that
+        copies train synchronously, which is none if it `is_averaged`.
         """
         if end.is_complete or not here:
-            return replace(end, ahead={})
+            return replace(end, ahead={}, together=False)
         assignment = self._assignment()
         asked_s = assignment.slot_s if assignment else self.settings.slot_s
         # A length of 0 says that the quotas alone end a slot.
         longest_s = _GROWTH * end.length_s
         worth_s = min(cost_s / self.settings.cost_part, longest_s)
         length_s = max(asked_s, worth_s) if asked_s > 0 else 0.0
+        if not is_averaged and self.is_together(end, here):
+            return replace(end, ahead={}, together=True, length_s=length_s)
         weights: Mapping[int, float] = _assigned(assignment, here.keys())
         if weights:
             budget = sum(weights.values()) * (length_s / asked_s if length_s else 1.0)
@@ -59,6 +66,7 @@ class Dealer:
             end,
             dealt={copy: dealt[copy] for copy in fastest_first},
             ahead=self._ahead(end.todo, dealt),
+            together=False,
             length_s=length_s,
         )
 

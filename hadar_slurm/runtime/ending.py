@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -69,6 +70,52 @@ class Ending:
             log.info("slot %d ended with %d copies in %.3f s", end.slot + 1, num_parts, made_s)
         return True
 
+    def end_together(
+        self,
+        end: SlotEnd,
+        applied: Ranges,
+        named: state.Named,
+        base: TensorFile | None,
+        here: Mapping[int, float],
+        costly: Sequence[int] = (),
+        stopped: str = "",
+    ) -> SlotEnd | None:
+        """Write the end of an interval that copies have trained synchronously, by the state of one.
+
+        `applied` are the steps since `end` that it includes, `base` a file before them. `costly`
+        are copies that are to average next, `stopped` is why the training is over. Returns None
+        where another copy has ended the interval; raises OSError.
+        """
+        begun_s = time.monotonic()
+        tensors, facts = named
+        after = replace(
+            end,
+            id=secrets.token_hex(4),
+            slot=end.slot + 1,
+            done=end.done | applied,
+            dealt={},
+            spoilt=(),
+            costly=tuple(sorted(costly or end.costly)),
+            stopped=stopped,
+        )
+        if fault := fault_in(tensors.items(), facts, base):
+            log.warning("slot %d is left out: %s", after.slot, fault)
+            spoilt = (*end.spoilt, f"slot {after.slot}: {fault}")[-MOST_SPOILT:]
+            found = self.slots.newest()
+            if found is None or found[0].id != end.id:
+                return None
+            tensors, facts = self._merged(found[1], [])
+            after = replace(after, done=end.done, spoilt=spoilt)
+        is_averaged = bool(costly)
+        after = self.dealer.deal(after, here, self.costs.total_s, is_averaged=is_averaged)
+        if not self.slots.end_as(after, tensors, facts):
+            return None
+        made_s = time.monotonic() - begun_s
+        self.costs.make(after.slot, made_s)
+        message = "slot %d ended after %d synchronous steps, in %.3f s"
+        log.info(message, after.slot, len(applied), made_s)
+        return after
+
     def _end(
         self, end: SlotEnd, base: TensorFile, given: set[int], here: set[int], begun_s: float
     ) -> int | None:
@@ -94,6 +141,7 @@ class Ending:
             made_s=made_s,
             averages=end.averages + (len(parts) > 1),
             spoilt=spoilt,
+            stopped=self.slots.stop_reason(),
         )
         self.costs.make(after.slot, made_s)
         speeds_here = {copy: speeds.get(copy, 0.0) for copy in here}

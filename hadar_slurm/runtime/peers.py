@@ -124,6 +124,8 @@ class Peers:
         longer the newest end: what was trained from it is then discarded.
         """
         here, given = self.here(), self.slots.contributors(end)
+        if end.together and Doing.TRAINS in self.presence.present(time.monotonic()).values():
+            return True  # those that train synchronously end it
         is_patient = self._missing(end, given) and self._is_patient(end, begun_s, bool(given))
         if is_patient or self.slots.has_ended(end.slot + 1):
             return True

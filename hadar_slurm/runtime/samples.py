@@ -18,10 +18,15 @@ def positions(step: int, batch_size: int, part: int = 0, parts: int = 1) -> rang
 
     Together the parts are the batch; their sizes differ by one sample at most.
     """
+    return part_of(range(step * batch_size, (step + 1) * batch_size), part, parts)
+
+
+def part_of(positions: range, part: int, parts: int) -> range:
+    """Return one of `parts` parts of consecutive positions; raises ValueError for none of them."""
     if not 0 <= part < parts:
         raise ValueError(f"part must be 0 to {parts - 1}, not {part}")
-    batch = range(step * batch_size, (step + 1) * batch_size)
-    return batch[batch_size * part // parts : batch_size * (part + 1) // parts]
+    size = len(positions)
+    return positions[size * part // parts : size * (part + 1) // parts]
 
 
 class Shuffled:

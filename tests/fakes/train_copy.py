@@ -29,7 +29,12 @@ from hadar_slurm.runtime.settings import Settings
 
 
 def make(
-    seed: int, dropout: float = 0.1, *, batch_norm: bool = True, width: int = 16
+    seed: int,
+    dropout: float = 0.1,
+    *,
+    batch_norm: bool = True,
+    width: int = 16,
+    sample_s: float = 0.0,
 ) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[Copy, int], None]]:
     """Return a model, its optimiser, and a function that trains one step of a copy."""
     torch.set_num_threads(1)
@@ -45,6 +50,7 @@ def make(
 
     def train(copy: Copy, step: int) -> None:
         batch = copy.samples(step, batch_size=16, size=len(inputs))
+        time.sleep(sample_s * len(batch))
         loss = nn.functional.cross_entropy(model(inputs[batch]), labels[batch])
         optimiser.zero_grad()
         loss.backward()
@@ -81,6 +87,10 @@ def main() -> None:
     words.add_argument("--delay", type=float, default=0.0)
     words.add_argument("--spoil-at", type=int, help="the first step from here on gives NaN, once")
     words.add_argument("--stop-after", type=int, help="leave the loop after N own steps")
+    words.add_argument("--ask-to-stop-after", type=int, help="stop the job after N own steps")
+    words.add_argument("--stopping-rank", type=int, default=0, help="the process that does so")
+    words.add_argument("--mode", default="averaged")
+    words.add_argument("--sample-s", type=float, default=0.0, help="seconds for each sample")
     words.add_argument("--go", type=Path, help="wait for this file before joining")
     options = words.parse_args()
     logging.basicConfig(level="INFO")
@@ -92,6 +102,7 @@ def main() -> None:
         options.dropout,
         batch_norm=not options.no_batch_norm,
         width=options.width,
+        sample_s=options.sample_s,
     )
     where = Surroundings(
         copy=options.copy,
@@ -128,6 +139,7 @@ def main() -> None:
             total_steps=options.total_steps,
             lr=falling(options.total_steps),
             seed=options.seed,
+            mode=options.mode,
             settings=settings,
             surroundings=where,
         ) as copy,
@@ -137,11 +149,14 @@ def main() -> None:
             if own == options.stop_after:
                 break
             train(copy, step)
+            if own == options.ask_to_stop_after and rank == options.stopping_rank:
+                copy.stop("the loss rises")
             if options.spoil_at is not None and step >= options.spoil_at:
                 next(model.parameters()).data[0, 0] = float("nan")
                 options.spoil_at = None
             time.sleep(options.step_s)
             told.write(f"{step} {optimiser.param_groups[0]['lr']}\n")
+    logging.info("stopped: %r", copy.stopped)
     save_file(copy.model.state_dict(), options.directory / f"final-{name}.safetensors")
     if ranks:
         distributed.destroy_process_group()

@@ -3,7 +3,7 @@
 `slots/slot-S.safetensors` ends slot S: the parameters then, which steps are done, and for slot
 S + 1 which steps each copy is to train. `slots/slot-S.ID.copy-C.safetensors` is what copy C trained
 in slot S from the parameters in the end with that id. `slots/slot-S.ID.short` says that slot S ends
-early.
+early, `stop` that the training ends with the running slot.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,10 @@ from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError, w
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
+# An end after which copies train synchronously, or that was asked for by `stop`, has version 2.
+VERSION, NEWEST_VERSION = 1, 2
+# Texts in the file `stop` that are longer are cut off.
+_LONGEST_REASON = 1000
 # Ends of slots that are always kept: a failing disk may have cut off the newest.
 _KEPT = 2
 # Further ends that are kept: one of this number of slots, and this number of ends at most.
@@ -55,11 +58,47 @@ class SlotEnd:
     identity: Identity | None = None  # None in the end of an older release
     # Why nothing of the newest intervals could be used: a line for each without finite values.
     spoilt: tuple[str, ...] = ()
+    together: bool = False  # the next interval is trained synchronously; nothing is dealt then
+    # Copies between which the exchange of gradients was too slow to train synchronously.
+    costly: tuple[int, ...] = ()
+    stopped: str = ""  # why the training is over although steps are left
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> SlotEnd:
+        """Return the end that facts describe; raises KeyError, TypeError and ValueError."""
+        return cls(
+            slot=int(facts["slot"]),
+            total_steps=int(facts["total_steps"]),
+            done=Ranges.of(facts["done"]),
+            dealt={int(copy): Ranges.of(pairs) for copy, pairs in facts["dealt"]},
+            ahead={int(copy): Ranges.of(pairs) for copy, pairs in facts.get("ahead", ())},
+            length_s=float(facts["length_s"]),
+            made_s=float(facts.get("made_s", 0.0)),
+            averages=int(facts.get("averages", 0)),
+            id=str(facts["id"]),
+            identity=Identity.of(facts.get("fingerprint")),
+            spoilt=tuple(str(why) for why in facts.get("spoilt", ())),
+            together=facts.get("together") is True,
+            costly=tuple(int(copy) for copy in facts.get("costly", ())),
+            stopped=str(facts.get("stopped", "")),
+        )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return the end as values for JSON."""
+        return {
+            **{name: value for name, value in vars(self).items() if name != "identity"},
+            "version": NEWEST_VERSION if self.together or self.stopped else VERSION,
+            "done": self.done.pairs,
+            "dealt": [[copy, steps.pairs] for copy, steps in self.dealt.items()],
+            "ahead": [[copy, steps.pairs] for copy, steps in self.ahead.items()],
+            "fingerprint": self.identity.facts if self.identity else None,
+        }
 
     @property
     def is_complete(self) -> bool:
-        """Whether no step is left."""
-        return len(self.done) >= self.total_steps
+        """Whether no step is left to train."""
+        return bool(self.stopped) or len(self.done) >= self.total_steps
 
     @property
     def todo(self) -> Ranges:
@@ -135,17 +174,15 @@ class Slots:
         return max(self.kept(), default=-1)
 
     def end(self, end: SlotEnd, tensors: Mapping[str, torch.Tensor], facts: Any) -> bool:
-        """End a slot, and return whether no other copy had; older files are removed."""
-        noted = {
-            **{name: value for name, value in vars(end).items() if name != "identity"},
-            "version": VERSION,
-            "done": end.done.pairs,
-            "dealt": [[copy, steps.pairs] for copy, steps in end.dealt.items()],
-            "ahead": [[copy, steps.pairs] for copy, steps in end.ahead.items()],
-            "id": secrets.token_hex(4),
-            "fingerprint": end.identity.facts if end.identity else None,
-            "facts": facts,
-        }
+        """End a slot, and return whether no other copy had; older files are removed.
+
+        The end gets an id of its own.
+        """
+        return self.end_as(replace(end, id=secrets.token_hex(4)), tensors, facts)
+
+    def end_as(self, end: SlotEnd, tensors: Mapping[str, torch.Tensor], facts: Any) -> bool:
+        """End a slot as `end` does, which has an id."""
+        noted = {**end.facts, "facts": facts}
         is_first = write_tensors(self.end_path(end.slot), tensors, noted, is_first=True)
         if is_first:
             self._clear(end.slot)
@@ -198,7 +235,27 @@ class Slots:
 
     def is_cut_short(self, end: SlotEnd) -> bool:
         """Return whether the slot after `end` is to end early."""
-        return self._short_path(end).exists()
+        return self._short_path(end).exists() or bool(self.stop_reason())
+
+    def ask_to_stop(self, reason: str) -> None:
+        """Ask all copies to end the training with the running slot; raises OSError.
+
+        The first reason is kept.
+        """
+        path = self.directory / "stop"
+        draft = path.with_name(f".stop.{secrets.token_hex(4)}")
+        try:
+            draft.write_text(reason[:_LONGEST_REASON], encoding="utf-8")
+            with suppress(FileExistsError):
+                os.link(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def stop_reason(self) -> str:
+        """Return why the training is to end with the running slot, "" if it is not."""
+        with suppress(OSError, ValueError):
+            return (self.directory / "stop").read_text(encoding="utf-8") or "no reason was given"
+        return ""
 
     def say_done(self) -> None:
         """Write a file that shows the batch script of a copy that it is not needed."""
@@ -251,24 +308,12 @@ class OtherVersionError(ValueError):
 def _as_end(file: TensorFile) -> SlotEnd:
     facts = file.facts
     try:
-        if facts["version"] != VERSION:
+        if facts["version"] not in (VERSION, NEWEST_VERSION):
             raise OtherVersionError(
-                f"{file.path}: version {facts['version']}, this reads {VERSION}: go on with the "
-                "release that wrote it"
+                f"{file.path}: version {facts['version']}, this reads {NEWEST_VERSION}: go on "
+                "with the release that wrote it"
             )
-        return SlotEnd(
-            slot=int(facts["slot"]),
-            total_steps=int(facts["total_steps"]),
-            done=Ranges.of(facts["done"]),
-            dealt={int(copy): Ranges.of(pairs) for copy, pairs in facts["dealt"]},
-            ahead={int(copy): Ranges.of(pairs) for copy, pairs in facts.get("ahead", ())},
-            length_s=float(facts["length_s"]),
-            made_s=float(facts.get("made_s", 0.0)),
-            averages=int(facts.get("averages", 0)),
-            id=str(facts["id"]),
-            identity=Identity.of(facts.get("fingerprint")),
-            spoilt=tuple(str(why) for why in facts.get("spoilt", ())),
-        )
+        return SlotEnd.of(facts)
     except OtherVersionError:
         raise
     except (KeyError, TypeError, ValueError) as error:

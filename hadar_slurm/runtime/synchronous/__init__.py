@@ -1,0 +1,1 @@
+"""Copies that train every batch together, each a share of it (docs/adr/0033)."""

@@ -1,0 +1,259 @@
+"""The exchange of gradients: one step of all copies as if one had trained the whole batch.
+
+When backward ends, before gradients are clipped or unscaled, each copy's gradients, weighted by its
+part of the batch, are summed over all copies. So are batch statistics. A sum in which a value is
+not finite, or that a copy has not taken part in, is dropped by all: gradients are removed, and the
+optimiser's step changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from hadar_slurm.runtime.synchronous.links import LinkError, Links
+
+
+class Outcome(StrEnum):
+    """What became of a step."""
+
+    APPLIED = "applied"
+    DROPPED = "dropped"  # by all copies, which are to train it again
+    BROKEN = "broken"  # a copy is gone; whether others have applied the step is not known
+
+
+class Field(IntEnum):
+    """What each copy adds to a sum."""
+
+    SAMPLES = 0
+    BATCH = 1
+    TRAIN_S = 2
+    EXCHANGE_S = 3  # of the step before
+    NOT_FINITE = 4
+    LEAVES = 5  # was asked to save
+    CLOSE = 6  # the interval is to end after this step
+    REGROUP = 7  # copies have come or gone
+    STALE = 8  # another copy has ended the interval
+    STOPS = 9  # was asked to end the whole training
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """A step's outcome, and what each copy has added, by rank; empty where it is broken."""
+
+    outcome: Outcome
+    told: tuple[tuple[float, ...], ...] = ()
+    why: str = ""
+
+    def any(self, field: Field) -> bool:
+        """Return whether any copy has raised a flag."""
+        return any(each[field] for each in self.told)
+
+    def column(self, field: Field) -> list[float]:
+        """Return one value of each copy."""
+        return [each[field] for each in self.told]
+
+
+@dataclass
+class Gradients:
+    """The gradients of a model in a group; `is_scaled`: a GradScaler skips steps with infinities.
+
+    The exchange begins by itself at the end of backward, or of the last of several per step.
+    """
+
+    model: nn.Module
+    optimiser: Optimizer
+    is_scaled: bool = False
+    links: Links | None = None
+    has_stepped: bool = False  # the optimiser, since the exchange
+    own: dict[Field, float] = field(default_factory=dict)  # flags, and this copy's samples
+    last: Exchanged | None = None
+    _parameters: list[nn.Parameter] = field(default_factory=list)
+    _hooks: list[Any] = field(default_factory=list)
+    _passes: int = 1
+    _is_queued: bool = False
+    _is_armed: bool = False
+    _begun_s: float = 0.0
+    _exchange_s: float = 0.0
+    _before: list[torch.Tensor] = field(default_factory=list)
+    _flat: torch.Tensor | None = None
+
+    def open(self) -> None:
+        """Watch backward."""
+        if self._hooks:
+            return
+        self._parameters = [each for each in self.model.parameters() if each.requires_grad]
+        hook = self._accumulated
+        self._hooks = [
+            each.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+            for each in self._parameters
+        ]
+        self._hooks.append(self.optimiser.register_step_post_hook(self._stepped))
+
+    def close(self) -> None:
+        """Leave the model as it was."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._is_armed = [], False
+
+    def begin(self, flags: Mapping[Field, float]) -> None:
+        """Begin a step; `flags` are for the other copies."""
+        self.own, self.last, self.has_stepped = dict(flags), None, False
+        self._passes, self._is_queued, self._is_armed = 1, False, True
+        self._before = [each.detach().clone() for each in self._all_buffers()]
+        self._begun_s = time.monotonic()
+
+    def expect(self, samples: int, batch: int, passes: int) -> None:
+        """Note this copy's samples of the step's batch, trained in `passes` backward passes."""
+        if self._is_armed and Field.BATCH not in self.own:
+            self.own |= {Field.SAMPLES: samples, Field.BATCH: batch}
+            self._passes = passes
+
+    def finish(self) -> Exchanged:
+        """Return the outcome of the step; a step without backward is dropped."""
+        if self.last is None:
+            self.own |= {Field.SAMPLES: 0}
+            self._exchange("a copy has trained the step without backward()")
+        self._is_armed = False
+        assert self.last is not None
+        return self.last
+
+    def _accumulated(self, parameter: nn.Parameter) -> None:
+        if not self._is_armed or self._is_queued or self.links is None:
+            return
+        if self.last is not None:
+            raise RuntimeError(
+                "backward() was called again after the gradients of the step were exchanged: in "
+                "synchronous mode call it once a step, or copy.samples(..., part=i, parts=n) for "
+                "each of n parts, or use mode='averaged'"
+            )
+        self._is_queued = True
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(self._passed)
+
+    def _stepped(self, *_: object) -> None:
+        self.has_stepped = True
+
+    def _passed(self) -> None:
+        """Count a backward pass; after the last of the step, exchange."""
+        self._is_queued = False
+        self._passes -= 1
+        if self._passes <= 0:
+            self._exchange()
+
+    def _exchange(self, why: str = "") -> None:
+        """Sum gradients and batch statistics over all copies, or remove them."""
+        assert self.links is not None
+        trained_s = time.monotonic() - self._begun_s
+        samples, batch = self.own.get(Field.SAMPLES, 0), self.own.get(Field.BATCH, 0)
+        flat, body = self._filled(samples / batch if batch else 0.0)
+        is_finite = self.is_scaled or bool(torch.isfinite(body).all())
+        if not is_finite:
+            body.zero_()
+        self.own |= {
+            Field.SAMPLES: samples if is_finite else 0,
+            Field.TRAIN_S: trained_s,
+            Field.EXCHANGE_S: self._exchange_s,
+            Field.NOT_FINITE: float(not is_finite),
+        }
+        told = flat[len(flat) - self.links.size * len(Field) :].view(self.links.size, len(Field))
+        told.zero_()
+        told[self.links.rank] = torch.tensor([self.own.get(each, 0.0) for each in Field])
+        begun_s = time.monotonic()
+        try:
+            self.links.sum(flat)
+        except LinkError as error:
+            self._discard()
+            self.last = Exchanged(Outcome.BROKEN, (), str(error))
+            return
+        self._exchange_s = time.monotonic() - begun_s
+        self.last = _judged(tuple(map(tuple, told.tolist())), why)
+        if self.last.outcome is Outcome.APPLIED:
+            self._take_over(flat)
+        else:
+            self._discard()
+
+    def _filled(self, weight: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what is to be summed, in main memory, and the part of it that is weighted."""
+        assert self.links is not None
+        tensors = [*self._parameters, *self._buffers()]
+        wide = torch.float64 if any(each.dtype == torch.float64 for each in tensors) else None
+        total = sum(each.numel() for each in tensors)
+        size = total + len(self._parameters) + self.links.size * len(Field)
+        if self._flat is None or len(self._flat) != size:
+            self._flat = torch.zeros(size, dtype=wide or torch.float32)
+        flat, first = self._flat, 0
+        for each in tensors:
+            part = flat[first : first + each.numel()]
+            value = each.grad if isinstance(each, nn.Parameter) else each
+            if value is None or not weight:
+                part.zero_()
+            else:
+                part.copy_(value.detach().reshape(-1))
+            first += each.numel()
+        body = flat[:total]
+        if weight:
+            body.mul_(weight)
+        has = [float(each.grad is not None) for each in self._parameters]
+        flat[total : total + len(has)] = torch.tensor(has)
+        return flat, body
+
+    def _take_over(self, flat: torch.Tensor) -> None:
+        first, has = 0, flat[sum(each.numel() for each in (*self._parameters, *self._buffers())) :]
+        for parameter, is_there in zip(self._parameters, has.tolist(), strict=False):
+            part = flat[first : first + parameter.numel()].view(parameter.shape)
+            first += parameter.numel()
+            if not is_there:
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter)
+            parameter.grad.detach().copy_(part)
+        for buffer in self._buffers():
+            buffer.copy_(flat[first : first + buffer.numel()].view(buffer.shape))
+            first += buffer.numel()
+
+    def _discard(self) -> None:
+        """Remove what the step has computed; a GradScaler skips the step by infinities."""
+        for parameter in self._parameters:
+            if self.is_scaled:
+                parameter.grad = torch.full_like(parameter, math.inf)
+            else:
+                parameter.grad = None
+        for buffer, before in zip(self._all_buffers(), self._before, strict=True):
+            buffer.copy_(before)
+
+    def _buffers(self) -> Iterator[torch.Tensor]:
+        """Return what is averaged beside gradients: running statistics."""
+        return (each for each in self._all_buffers() if each.is_floating_point())
+
+    def _all_buffers(self) -> Iterator[torch.Tensor]:
+        return (each.detach() for each in self.model.buffers())
+
+
+def _judged(told: tuple[tuple[float, ...], ...], why: str) -> Exchanged:
+    """Return what becomes of a step by what all copies have added: the same on each."""
+    faulty = [rank for rank, each in enumerate(told) if each[Field.NOT_FINITE]]
+    if faulty:
+        why = f"gradients of rank {', '.join(map(str, faulty))} have NaN or infinite values"
+        return Exchanged(Outcome.DROPPED, told, why)
+    sizes = {each[Field.BATCH] for each in told}
+    if len(sizes) > 1 or sum(each[Field.SAMPLES] for each in told) not in sizes:
+        why = why or "copies differ in the batch size, or one has not trained its part"
+        return Exchanged(Outcome.DROPPED, told, why)
+    if sizes == {0.0}:
+        why = why or "no copy has called copy.samples() or copy.positions()"
+        return Exchanged(Outcome.DROPPED, told, why)
+    return Exchanged(Outcome.APPLIED, told)
+
+
+def is_scaled(extra: Iterable[Any]) -> bool:
+    """Return whether a GradScaler is in use."""
+    return any(hasattr(each, "unscale_") and each.is_enabled() for each in extra)

@@ -1,0 +1,208 @@
+"""Gradients of all copies are those of the whole batch, or none."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+
+from torch import nn  # noqa: E402
+
+from hadar_slurm.runtime.synchronous.gradients import (  # noqa: E402
+    Exchanged,
+    Field,
+    Gradients,
+    Outcome,
+)
+from hadar_slurm.runtime.synchronous.links import LinkError, Links  # noqa: E402
+
+LIMIT_S = 90.0
+INPUTS = torch.randn(12, 4, generator=torch.Generator().manual_seed(3))
+
+
+def model() -> Any:
+    """Return a model with batch statistics, and a parameter that is not used."""
+    torch.manual_seed(1)
+    made = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, affine=False), nn.Linear(3, 1))
+    made.register_parameter("unused", nn.Parameter(torch.ones(2)))
+    return made
+
+
+def in_copies(directory: Path, train: Callable[[int, Gradients], None], count: int = 2) -> Any:
+    """Return models and outcomes of copies that train one step, each in a thread.
+
+    None begins before all are linked: one that closes its links earlier has no group formed.
+    """
+
+    def one(rank: int) -> tuple[Any, Exchanged]:
+        made = models[rank]
+        links = Links(directory / "keys", rank, ["here"] * count, lambda: True)
+        are_linked.wait(LIMIT_S)
+        gradients = Gradients(made, torch.optim.SGD(made.parameters(), lr=0.0), links=links)
+        gradients.open()
+        gradients.begin({Field.CLOSE: 1.0} if rank == 0 else {})
+        train(rank, gradients)
+        found = gradients.finish()
+        gradients.close()
+        return made, found
+
+    models, are_linked = [model() for _ in range(count)], threading.Barrier(count)
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
+def loss_of(made: Any, rows: range) -> Any:
+    """Return the mean loss of some samples, in evaluation mode to be exact with statistics."""
+    return made(INPUTS[rows.start : rows.stop]).square().mean()
+
+
+def test_unequal_shares_give_the_gradients_of_the_batch(tmp_path: Path) -> None:
+    """Weighted by samples, before they are clipped, and the same bits on each copy."""
+
+    def train(rank: int, gradients: Gradients) -> None:
+        rows = (range(9), range(9, 12))[rank]
+        gradients.expect(len(rows), 12, 1)
+        loss_of(gradients.model.eval(), rows).backward()
+        nn.utils.clip_grad_norm_(gradients.model.parameters(), 0.1)
+
+    whole = model().eval()
+    loss_of(whole, range(12)).backward()
+    nn.utils.clip_grad_norm_(whole.parameters(), 0.1)
+    (one, told), (other, _) = in_copies(tmp_path, train)
+    assert told.outcome is Outcome.APPLIED
+    assert told.any(Field.CLOSE)
+    assert not told.any(Field.LEAVES)
+    for name, parameter in whole.named_parameters():
+        mine, theirs = (each.get_parameter(name).grad for each in (one, other))
+        if parameter.grad is None:
+            assert mine is None
+            continue
+        assert torch.equal(mine, theirs)
+        assert torch.allclose(mine, parameter.grad, atol=1e-7)
+
+
+def test_parts_are_exchanged_once(tmp_path: Path) -> None:
+    """Two backward passes of half a share each are one exchange."""
+
+    def train(rank: int, gradients: Gradients) -> None:
+        made = gradients.model.eval()
+        for part in range(2):
+            gradients.expect(6, 12, 2)
+            first = 6 * rank + 3 * part
+            (loss_of(made, range(first, first + 3)) / 2).backward()
+
+    whole = model().eval()
+    loss_of(whole, range(12)).backward()
+    for made, found in in_copies(tmp_path, train):
+        assert found.outcome is Outcome.APPLIED
+        assert torch.allclose(made[0].weight.grad, whole[0].weight.grad, atol=1e-7)
+
+
+def test_running_means_are_those_of_the_batch(tmp_path: Path) -> None:
+    """Each copy's batch statistics count by its samples."""
+
+    def train(rank: int, gradients: Gradients) -> None:
+        rows = (range(9), range(9, 12))[rank]
+        gradients.expect(len(rows), 12, 1)
+        loss_of(gradients.model, rows).backward()
+
+    whole = model()
+    loss_of(whole, range(12))
+    (one, _), (other, _) = in_copies(tmp_path, train)
+    assert torch.allclose(one[1].running_mean, whole[1].running_mean, atol=1e-7)
+    assert torch.equal(one[1].running_var, other[1].running_var)
+
+
+def test_a_value_that_is_not_finite_enters_no_copy(tmp_path: Path) -> None:
+    """All drop the step, with what it has changed of the batch statistics."""
+
+    def train(rank: int, gradients: Gradients) -> None:
+        gradients.expect(6, 12, 1)
+        factor = float("nan") if rank else 1.0
+        (loss_of(gradients.model, range(6 * rank, 6 * rank + 6)) * factor).backward()
+
+    for made, found in in_copies(tmp_path, train):
+        assert found.outcome is Outcome.DROPPED
+        assert found.why == "gradients of rank 1 have NaN or infinite values"
+        assert all(each.grad is None for each in made.parameters())
+        assert torch.equal(made[1].running_mean, torch.zeros(3))
+        assert int(made[1].num_batches_tracked) == 0
+
+
+@pytest.mark.parametrize(
+    ("samples", "why"),
+    [((6, 5), "has not trained its part"), ((0, 0), "no copy has called copy.samples")],
+)
+def test_samples_that_are_missing_are_noticed(
+    tmp_path: Path, samples: tuple[int, int], why: str
+) -> None:
+    """The sum of all samples has to be the batch."""
+
+    def train(rank: int, gradients: Gradients) -> None:
+        if samples[rank]:
+            gradients.expect(samples[rank], 12, 1)
+        loss_of(gradients.model, range(6)).backward()
+
+    for _, found in in_copies(tmp_path, train):
+        assert found.outcome is Outcome.DROPPED
+        assert why in found.why
+
+
+def test_a_second_backward_is_refused(tmp_path: Path) -> None:
+    """Its gradients would be those of one copy; the error has the remedy."""
+
+    def train(rank: int, gradients: Gradients) -> None:
+        gradients.expect(6, 12, 1)
+        loss_of(gradients.model, range(6)).backward()
+        with pytest.raises(RuntimeError, match="call it once a step"):
+            loss_of(gradients.model, range(6)).backward()
+
+    in_copies(tmp_path, train)
+
+
+def test_a_copy_that_leaves_breaks_the_step_of_the_others(tmp_path: Path) -> None:
+    """They notice at once, and have no gradients."""
+
+    def train(rank: int, gradients: Gradients) -> None:
+        assert gradients.links is not None
+        if rank == 2:
+            gradients.links.close()
+            gradients.last = Exchanged(Outcome.BROKEN)
+            return
+        gradients.expect(6, 12, 1)
+        loss_of(gradients.model, range(6)).backward()
+
+    for made, found in in_copies(tmp_path, train, count=3):
+        assert found.outcome is Outcome.BROKEN
+        assert all(each.grad is None for each in made.parameters())
+
+
+def test_a_copy_that_gives_no_sign_of_life_is_not_waited_for(tmp_path: Path) -> None:
+    """A machine that is gone closes no connection."""
+    keys, there, kept = tmp_path / "keys", [True], []
+
+    def one(rank: int) -> str:
+        links = Links(keys, rank, ["here"] * 2, lambda: there[0])
+        kept.append(links)
+        if rank:
+            there[0] = False
+            return ""
+        with pytest.raises(LinkError, match="no sign of life"):
+            links.sum(torch.ones(3))
+        return "noticed"
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(one, range(2))) == ["noticed", ""]
+
+
+def test_a_group_without_its_other_copies_is_not_formed(tmp_path: Path) -> None:
+    """A copy that is gone by then is not waited for."""
+    with pytest.raises(LinkError, match=r"no group of 2 copies: .*has not come"):
+        Links(tmp_path / "keys", 0, ["here"] * 2, lambda: False)
