@@ -34,7 +34,7 @@ from hadar_slurm.runtime.averaging.consolidation import check_alike
 from hadar_slurm.runtime.averaging.costs import Costs
 from hadar_slurm.runtime.averaging.finite import MOST_SPOILT, NotFiniteError, fault_in
 from hadar_slurm.runtime.averaging.identity import Identity, check_same, next_number
-from hadar_slurm.runtime.averaging.modes import Mode, is_synchronous
+from hadar_slurm.runtime.averaging.modes import Choice, Kind, Mode
 from hadar_slurm.runtime.averaging.ranges import Ranges
 from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd, Slots
 from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError
@@ -71,9 +71,10 @@ class Copy(AbstractContextManager["Copy"]):
     after each averaging interval they have the state of the copy with most steps. `lr` is the
     factor of every learning rate at a step of the whole job, None: unchanged. `seed` decides, with
     the interval and the copy, what is random in training, and the order of samples. `mode` is
-    "averaged", "synchronous" or "auto" (docs/runtime.md).
+    "auto", "synchronous" or "averaged" (docs/runtime.md); None: $HADAR_COPY_MODE, or "auto".
 
-    Raises ValueError for no steps, and TypeError for an `extra` whose state is not plain values.
+    Raises ValueError for no steps or an unknown mode, and TypeError for an `extra` whose state is
+    not plain values.
     """
 
     def __init__(
@@ -85,11 +86,10 @@ class Copy(AbstractContextManager["Copy"]):
         extra: Sequence[state.Stateful] = (),
         lr: Callable[[int], float] | None = None,
         seed: int = 0,
-        mode: str = Mode.AVERAGED,
+        mode: str | None = None,
         settings: Settings | None = None,
         surroundings: Surroundings | None = None,
     ) -> None:
-        self.mode = Mode(mode)
         if total_steps < 1:
             raise ValueError(f"total_steps must be 1 or more, not {total_steps}")
         self.model = model.module if isinstance(model, DistributedDataParallel) else model
@@ -99,6 +99,10 @@ class Copy(AbstractContextManager["Copy"]):
         self.total_steps, self.lr, self.seed = total_steps, lr, seed
         self.settings = settings or Settings()
         self.where = surroundings or Surroundings.of()
+        self.mode = Mode(mode or self.where.mode or Mode.AUTO)
+        if self.mode is Mode.AUTO and (self.settings.delay or self.settings.outer):
+            self.mode = Mode.AVERAGED  # what was asked for is of averaging
+        self.choice = Choice(self.mode)
         self.ranks = Ranks(self.where.rank, self.where.ranks)
         self.costs = Costs()
         self.reports = Reports(self.where, self.costs)
@@ -128,18 +132,25 @@ class Copy(AbstractContextManager["Copy"]):
         """Use a directory for the files of the job; `is_first`: not one numbered after it."""
         self.where, settings = where, self.settings
         self.slots = Slots(where.directory, settings.keep_every, settings.most_kept)
-        dealer = Dealer(settings, where.assignment, self._are_together)
+        dealer = Dealer(settings, where.assignment, self._kind)
         self.ending = Ending(self.slots, settings, dealer, self.costs)
         self.presence = Presence(where.directory, where.copy, settings.gone_after_s)
         begun = Begun(self.slots, where, is_first)
         self.peers = Peers(self.slots, self.ending, self.presence, settings, self.costs, begun)
 
-    def _are_together(self, end: SlotEnd, here: Collection[int]) -> bool:
-        """Return whether the copies `here` train the interval after `end` synchronously."""
+    def _kind(self, end: SlotEnd, here: Collection[int]) -> Kind:
+        """Return how the copies `here` train the interval after `end`."""
+        self._enrol()
         if self.synchronous is None:
-            return False
-        able = self.synchronous.roster.able()
-        return is_synchronous(self.mode, here, able, end.costly)
+            return Kind.AVERAGED
+        return self.choice.kind(here, self.synchronous.roster.able(), end.costly)
+
+    def _enrol(self) -> None:
+        """Let other copies know that this one can train synchronously, or average for good."""
+        if self.synchronous is not None and not self.synchronous.enrol():
+            log.info("averages: %s", self.synchronous.fitness.fault)
+            self.synchronous.leave(is_error=False)
+            self.synchronous = None
 
     def __enter__(self) -> Copy:
         self.ranks.join()
@@ -243,6 +254,8 @@ class Copy(AbstractContextManager["Copy"]):
 
     def positions(self, step: int, *, batch_size: int, part: int = 0, parts: int = 1) -> range:
         """Return where in the stream of all samples, from 0, a step's batch is; like `samples`."""
+        if self.synchronous is not None:
+            self.synchronous.fitness.expect(parts)
         if self.synchronous is not None and self.synchronous.is_training:
             mine = self.synchronous.part(batch_size, parts)
             return samples.part_of(samples.positions(step, batch_size)[mine], part, parts)
@@ -276,6 +289,7 @@ class Copy(AbstractContextManager["Copy"]):
                 self.reports.tell("done", end)
                 log.info("done after slot %d%s", end.slot, _why(end))
                 return
+            self._enrol()
             if end.together:
                 end, file = yield from self._train_together(end)
                 continue
@@ -414,7 +428,7 @@ class Copy(AbstractContextManager["Copy"]):
         self._trained = part
         for step in todo:
             self.set_rates(len(end.done) + dealt * trained // len(mine))
-            yield step
+            yield from self._watched(step)
             trained += 1
             now_s = time.monotonic()
             # The first step of a run may take a hundred times as long as the others.
@@ -436,6 +450,17 @@ class Copy(AbstractContextManager["Copy"]):
         self.presence.say(Doing.LEAVES if self.asked else Doing.WAITS)
         self._unsaved = self._checked(part())
         self.reports.tell("running", end, trained)
+
+    def _watched(self, step: int) -> Iterator[int]:
+        """Yield a step; the first one shows whether the script's steps can be shared."""
+        watches = self.synchronous.fitness if self.synchronous else None
+        if watches is None or watches.fault is not None:
+            yield step
+            return
+        watches.begin()
+        yield step
+        watches.finish()
+        self._enrol()
 
     def _is_late(self, end: SlotEnd) -> bool:
         """Return whether the interval after `end` has ended without this copy's contribution."""

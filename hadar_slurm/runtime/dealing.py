@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hadar_slurm import handoff
+from hadar_slurm.runtime.averaging.modes import Kind
 from hadar_slurm.runtime.averaging.ranges import Ranges, deal
 from hadar_slurm.runtime.averaging.slots import SlotEnd
 from hadar_slurm.runtime.settings import Settings
@@ -24,8 +25,8 @@ class Dealer:
 
     settings: Settings
     assignment: Path | None
-    # Whether these copies train the interval after an end synchronously.
-    is_together: Callable[[SlotEnd, Collection[int]], bool] = lambda end, here: False
+    # How these copies train the interval after an end.
+    kind: Callable[[SlotEnd, Collection[int]], Kind] = lambda end, here: Kind.AVERAGED
 
     def deal(
         self, end: SlotEnd, here: Mapping[int, float], cost_s: float, *, is_averaged: bool = False
@@ -37,7 +38,8 @@ class Dealer:
         `cost_s`, more than its part of the time, the slot is longer and quotas are larger, at most
         twice as long as the one before: a slow disk may have delayed a single one. Copies get the
         steps of `end.ahead`, which they may have trained. Nothing is dealt for an interval that
-        copies train synchronously, which is none if it `is_averaged`.
+        copies train synchronously, which is none if it `is_averaged`; one step each for one in
+        which copies are watched.
         """
         if end.is_complete or not here:
             return replace(end, ahead={}, together=False)
@@ -47,7 +49,8 @@ class Dealer:
         longest_s = _GROWTH * end.length_s
         worth_s = min(cost_s / self.settings.cost_part, longest_s)
         length_s = max(asked_s, worth_s) if asked_s > 0 else 0.0
-        if not is_averaged and self.is_together(end, here):
+        kind = Kind.AVERAGED if is_averaged else self.kind(end, here)
+        if kind is Kind.SYNCHRONOUS:
             return replace(end, ahead={}, together=True, length_s=length_s)
         weights: Mapping[int, float] = _assigned(assignment, here.keys())
         if weights:
@@ -59,6 +62,8 @@ class Dealer:
             weights = {copy: speed or usual for copy, speed in here.items()}
             # At first a step each, to see how fast they are.
             budget = max(len(here), sum(weights.values()) * length_s if known else 0.0)
+        if kind is Kind.WATCHED:
+            weights, budget = dict.fromkeys(weights, 1.0), len(weights)
         quotas = handoff.shares(min(round(budget), len(end.todo)), weights)
         dealt = deal(end.todo, quotas, end.ahead)
         fastest_first = sorted(dealt, key=lambda copy: (-len(dealt[copy]), copy))

@@ -64,6 +64,7 @@ class Plan:
     # Copies that are present before a step is trained, by step: else one may train all alone.
     awaits: Mapping[int, Collection[int]] = field(default_factory=dict)
     is_unlinked: bool = False  # no copy reaches another one
+    has_own_samples: bool = False  # the script does not ask the runtime for samples
     restart: int = 0
 
 
@@ -127,8 +128,12 @@ def train(plan: Plan, number: int) -> None:
                 _die_in_exchange(plan.dies_after_s)
             optimiser.zero_grad()
             for part in range(plan.parts):
-                rows = copy.samples(
-                    step, batch_size=plan.batch_size, size=SIZE, part=part, parts=plan.parts
+                rows = (
+                    list(range(plan.batch_size))
+                    if plan.has_own_samples
+                    else copy.samples(
+                        step, batch_size=plan.batch_size, size=SIZE, part=part, parts=plan.parts
+                    )
                 )
                 time.sleep(plan.sample_s * len(rows))
                 loss = nn.functional.cross_entropy(model(inputs[rows]), labels[rows]) / plan.parts

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from enum import StrEnum
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum, auto
 
 
 class Mode(StrEnum):
@@ -14,21 +15,41 @@ class Mode(StrEnum):
     AVERAGED = "averaged"
 
 
+class Kind(Enum):
+    """How copies train an interval."""
+
+    AVERAGED = auto()
+    SYNCHRONOUS = auto()
+    WATCHED = auto()  # a step each, averaged, in which copies see whether steps can be shared
+
+
 # The part of a step that the exchange of gradients may take, beyond which copies average.
 MOST_EXCHANGE = 0.3
 
 
-def is_synchronous(
-    mode: Mode, here: Collection[int], able: Collection[int], costly: Collection[int]
-) -> bool:
-    """Return whether the copies that are `here` train the next interval synchronously.
+@dataclass
+class Choice:
+    """Chooses how the next interval is trained, for one copy."""
 
-    `able` are those that can, `costly` those between which the exchange was measured as too slow:
-    it is tried again when copies have come or gone.
-    """
-    if mode is Mode.AVERAGED or len(here) < 2 or not set(here) <= set(able):
-        return False
-    return mode is Mode.SYNCHRONOUS or set(here) != set(costly)
+    mode: Mode
+    _watched: set[frozenset[int]] = field(default_factory=set)
+
+    def kind(self, here: Collection[int], able: Collection[int], costly: Collection[int]) -> Kind:
+        """Return how the copies that are `here` train the next interval.
+
+        `able` are those that can train synchronously, `costly` those between which the exchange was
+        measured as too slow: it is tried again when copies have come or gone. Copies of which it is
+        not known whether they can are watched for one interval.
+        """
+        if self.mode is Mode.AVERAGED or len(here) < 2:
+            return Kind.AVERAGED
+        if set(here) <= set(able):
+            is_cheap = self.mode is Mode.SYNCHRONOUS or set(here) != set(costly)
+            return Kind.SYNCHRONOUS if is_cheap else Kind.AVERAGED
+        if self.mode is Mode.SYNCHRONOUS or frozenset(here) in self._watched:
+            return Kind.AVERAGED
+        self._watched.add(frozenset(here))
+        return Kind.WATCHED
 
 
 def is_costly(exchange_s: float, train_s: float) -> bool:

@@ -11,6 +11,7 @@ from hadar_slurm import handoff
 from hadar_slurm.runtime.averaging.identity import command_line
 
 DIRECTORY_VARIABLE = "HADAR_JOB_DIR"
+MODE_VARIABLE = "HADAR_COPY_MODE"
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Surroundings:
     ranks: int = 1
     is_named: bool = True  # the directory is for this training alone: another one is refused
     command: tuple[str, ...] = field(default_factory=command_line)
+    mode: str = ""  # how copies work together, where the script does not say
     is_from_environment: bool = False  # every `Copy` of the process is then a separate training
 
     @classmethod
@@ -55,5 +57,6 @@ class Surroundings:
             rank=int(known.get("RANK") or 0) if ranks > 1 else 0,
             ranks=ranks,
             is_named=is_copy or bool(known.get(DIRECTORY_VARIABLE)),
+            mode=known.get(MODE_VARIABLE, ""),
             is_from_environment=True,
         )

@@ -20,6 +20,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from hadar_slurm.runtime.synchronous.links import LinkError, Links
+from hadar_slurm.runtime.synchronous.passes import Passes
 
 
 class Outcome(StrEnum):
@@ -76,38 +77,35 @@ class Gradients:
     has_stepped: bool = False  # the optimiser, since the exchange
     own: dict[Field, float] = field(default_factory=dict)  # flags, and this copy's samples
     last: Exchanged | None = None
-    _parameters: list[nn.Parameter] = field(default_factory=list)
-    _hooks: list[Any] = field(default_factory=list)
+    _watched: Passes = field(init=False)
     _passes: int = 1
-    _is_queued: bool = False
     _is_armed: bool = False
     _begun_s: float = 0.0
     _exchange_s: float = 0.0
     _before: list[torch.Tensor] = field(default_factory=list)
     _flat: torch.Tensor | None = None
 
+    def __post_init__(self) -> None:
+        self._watched = Passes(self.model, self.optimiser, self._begun, self._passed, self._stepped)
+
+    @property
+    def _parameters(self) -> list[nn.Parameter]:
+        return self._watched.parameters
+
     def open(self) -> None:
         """Watch backward."""
-        if self._hooks:
-            return
-        self._parameters = [each for each in self.model.parameters() if each.requires_grad]
-        hook = self._accumulated
-        self._hooks = [
-            each.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-            for each in self._parameters
-        ]
-        self._hooks.append(self.optimiser.register_step_post_hook(self._stepped))
+        self._watched.open()
 
     def close(self) -> None:
         """Leave the model as it was."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks, self._is_armed = [], False
+        self._watched.close()
+        self._is_armed = False
 
     def begin(self, flags: Mapping[Field, float]) -> None:
         """Begin a step; `flags` are for the other copies."""
         self.own, self.last, self.has_stepped = dict(flags), None, False
-        self._passes, self._is_queued, self._is_armed = 1, False, True
+        self._passes, self._is_armed = 1, True
+        self._watched.reset()
         self._before = [each.detach().clone() for each in self._all_buffers()]
         self._begun_s = time.monotonic()
 
@@ -126,25 +124,21 @@ class Gradients:
         assert self.last is not None
         return self.last
 
-    def _accumulated(self, parameter: nn.Parameter) -> None:
-        if not self._is_armed or self._is_queued or self.links is None:
-            return
-        if self.last is not None:
+    def _begun(self, parameter: nn.Parameter) -> None:
+        if self._is_armed and self.links is not None and self.last is not None:
             raise RuntimeError(
                 "backward() was called again after the gradients of the step were exchanged: in "
                 "synchronous mode call it once a step, or copy.samples(..., part=i, parts=n) for "
                 "each of n parts, or use mode='averaged'"
             )
-        self._is_queued = True
-        engine: Any = torch.autograd.Variable._execution_engine
-        engine.queue_callback(self._passed)
 
-    def _stepped(self, *_: object) -> None:
+    def _stepped(self) -> None:
         self.has_stepped = True
 
     def _passed(self) -> None:
         """Count a backward pass; after the last of the step, exchange."""
-        self._is_queued = False
+        if not self._is_armed or self.links is None:
+            return
         self._passes -= 1
         if self._passes <= 0:
             self._exchange()

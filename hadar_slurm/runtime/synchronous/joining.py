@@ -14,6 +14,7 @@ from hadar_slurm.runtime.membership.presence import Presence
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
 from hadar_slurm.runtime.synchronous import links
+from hadar_slurm.runtime.synchronous.fitness import Fitness
 from hadar_slurm.runtime.synchronous.gradients import Gradients, is_scaled
 from hadar_slurm.runtime.synchronous.roster import Roster
 from hadar_slurm.runtime.synchronous.training import Host, Synchronous
@@ -42,10 +43,7 @@ def together(copy: Trainer) -> Synchronous | None:
         log.warning("no synchronous training: this PyTorch has no gloo")
         return None
     where, settings, here = copy.where, copy.settings, copy.peers.here
-    roster = Roster(where.directory, where.copy, here, settings.gather_s, settings.poll_s)
-    if not roster.open():
-        return None
-    return Synchronous(
+    found = Synchronous(
         host=copy,
         copy=where.copy,
         seed=copy.seed,
@@ -54,7 +52,9 @@ def together(copy: Trainer) -> Synchronous | None:
         presence=copy.presence,
         here=here,
         settings=settings,
-        roster=roster,
+        roster=Roster(where.directory, where.copy, here, settings.gather_s, settings.poll_s),
         gradients=Gradients(copy.model, copy.optimiser, is_scaled(copy.extra)),
+        fitness=Fitness(copy.model, copy.optimiser),
         mode=copy.mode,
     )
+    return found if copy.mode is Mode.AUTO or found.roster.open() else None

@@ -29,6 +29,7 @@ from hadar_slurm.runtime.averaging.tensors import TensorFile
 from hadar_slurm.runtime.membership.presence import Doing, Presence
 from hadar_slurm.runtime.samples import mixed
 from hadar_slurm.runtime.settings import Settings
+from hadar_slurm.runtime.synchronous.fitness import Fitness
 from hadar_slurm.runtime.synchronous.gradients import Exchanged, Field, Gradients, Outcome
 from hadar_slurm.runtime.synchronous.links import LinkError, Links
 from hadar_slurm.runtime.synchronous.roster import Group, Roster, Version
@@ -105,6 +106,7 @@ class Synchronous:
     settings: Settings
     roster: Roster
     gradients: Gradients
+    fitness: Fitness
     mode: Mode = Mode.SYNCHRONOUS
     version: Version = field(default_factory=Version)
     applied: Ranges = field(default_factory=Ranges)
@@ -120,6 +122,20 @@ class Synchronous:
     _failed: int = 0
     _rate: float = 0.0  # samples/s of this copy
     _spoilt: int = 0
+
+    def enrol(self) -> bool:
+        """Publish that this copy can train synchronously, once known; return whether it still may.
+
+        In mode "auto" it is known after a watched step, or because another copy can: all copies run
+        the same script.
+        """
+        if self.roster.is_open:
+            return True
+        if self.fitness.fault is None and self.roster.able().keys() - {self.copy}:
+            self.fitness.fault = ""
+        if self.fitness.fault == "" and len(self.here() | {self.copy}) > 1:
+            return self.roster.open()
+        return not self.fitness.fault
 
     def train(self, end: SlotEnd) -> Steps:
         """Yield the steps of the interval after `end`, whose parameters this copy has.
@@ -171,6 +187,7 @@ class Synchronous:
         self._end = None
         self.leave_group()
         self.gradients.close()
+        self.fitness.close()
         self.roster.leave()
 
     def part(self, batch_size: int, parts: int = 1) -> slice:

@@ -150,6 +150,30 @@ def test_auto_averages_where_the_exchange_costs_too_much(job_of: Callable[..., J
     assert "ended with 2 copies" in job.log()
 
 
+def test_auto_trains_synchronously_after_a_step_each(job_of: Callable[..., Job]) -> None:
+    """The default: copies see that the script's steps can be shared, and share them."""
+    job = job_of(80, mode="auto", sample_s=0.004)
+    job.start(0, 1)
+    until(lambda: len(job.steps(0)) > 20, job)
+    job.start(2, awaits={})
+    for copy in range(3):
+        job.end(copy)
+    job.check(0, 1, 2)
+    assert "group 0: copies 0, 1" in job.log()
+    assert "copies 0, 1, 2" in job.log()
+
+
+def test_auto_averages_a_script_whose_steps_cannot_be_shared(job_of: Callable[..., Job]) -> None:
+    """It trains as before there was another mode, and the reason is in the log."""
+    job = job_of(60, mode="auto", sample_s=0.002, has_own_samples=True)
+    job.start(0, 1)
+    job.end(0)
+    job.end(1)
+    job.check(0, 1)
+    assert "averages: a step takes no samples" in job.log()
+    assert "group" not in job.log()
+
+
 def test_copies_that_cannot_reach_each_other_average(job_of: Callable[..., Job]) -> None:
     """A site may have no network between nodes: the job ends nevertheless, in any mode."""
     job = job_of(60, is_unlinked=True, sample_s=0.001, settings=replace(SETTINGS, slot_s=0.5))
