@@ -81,6 +81,8 @@ class ProgressReport:
     aggregation_s: float = 0.0
     # How often two copies or more have been averaged since the training began.
     averages: int = 0
+    # Of a forked job's copy: that copies share every step, and nothing is averaged.
+    synchronous: bool = False
     # Promises that USR1 makes this run save and ends none of its processes (`listens_now`). A
     # report without it promises that too: it follows the protocol.
     listens: bool = True
@@ -225,6 +227,7 @@ def parse_report(text: bytes, origin: str) -> ProgressReport:
             steps_done=int(tree["steps_done"]),
             **{name: kind(tree.get(name, 0)) for name, kind in _OPTIONAL_NUMBERS.items()},
             listens=tree.get("listens", True) is True,
+            synchronous=tree.get("synchronous", False) is True,
         )
     except _MALFORMED as error:
         raise ReportError(f"{origin}: not a progress report: {error!r}") from error

@@ -36,6 +36,7 @@ class Reports:
             own_steps=own_steps,
             aggregation_s=self.costs.total_s,
             averages=end.averages,
+            synchronous=end.together,
             listens=handoff.listens_now(),
         )
         try:

@@ -102,7 +102,9 @@ def _print_copies(console: Console, forked: Forked, time_s: float, age_s: float)
             state = "pinned" if copy.is_pinned else speed
             table.add_row(str(copy.number), copy.task, ", ".join(copy.gang), gpus, state)
         console.print(table)
-    if averaged := averages_words(forked, time_s + age_s):
+    if forked.is_synchronous:
+        console.print("its copies train every step together")
+    elif averaged := averages_words(forked, time_s + age_s):
         console.print(f"its copies were {averaged}")
 
 

@@ -39,6 +39,8 @@ class Forked:
     averages: int | None = None
     # The round that first showed the last one.
     averaged_s: float | None = None
+    # Whether the copies share every step.
+    is_synchronous: bool = False
 
 
 def forked_of(line: Line, job_id: str) -> Forked | None:
@@ -58,7 +60,12 @@ def forked_of(line: Line, job_id: str) -> Forked | None:
         throughput = _number(copy.get("steps_per_s"))
         copies.append(CopyState(int(number), task, gang, throughput, is_pinned))
     averages, averaged_s = _number(facts.get("averages")), _number(facts.get("averaged_s"))
-    return Forked(tuple(copies), None if averages is None else int(averages), averaged_s)
+    return Forked(
+        tuple(copies),
+        None if averages is None else int(averages),
+        averaged_s,
+        facts.get("synchronous") is True,
+    )
 
 
 def _number(value: object) -> float | None:

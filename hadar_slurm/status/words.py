@@ -43,7 +43,9 @@ def round_words(number: int, time_s: float, age_s: float | None) -> str:
 
 
 def averages_words(forked: Forked, now_s: float) -> str:
-    """Return the number of parameter averagings and the last one's age; "" if unknown."""
+    """Return how often and when copies were averaged, or `synchronous`; "" if unknown."""
+    if forked.is_synchronous:
+        return "synchronous"
     if forked.averages is None:
         return ""
     times = "once" if forked.averages == 1 else f"{forked.averages} times"

@@ -272,6 +272,8 @@ def _group_links(view: PageRequest) -> list[tuple[str, str, bool]]:
 
 
 def _averages(forked: Forked | None, now_s: float) -> str:
+    if forked is not None and forked.is_synchronous:
+        return "synchronous"
     if forked is None or forked.averages is None:
         return ""
     last = forked.averaged_s

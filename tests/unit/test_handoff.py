@@ -36,6 +36,7 @@ reports = st.builds(
     aggregation_s=st.floats(0, 1e9),
     averages=st.integers(0, 10**15),
     listens=st.booleans(),
+    synchronous=st.booleans(),
 )
 
 

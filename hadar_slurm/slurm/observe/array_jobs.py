@@ -174,6 +174,11 @@ class Fork:
         return max((task.report.averages for task in self.tasks if task.report), default=0)
 
     @property
+    def is_synchronous(self) -> bool:
+        """Whether copies share every step, as one that runs reports."""
+        return any(task.report.synchronous for task in self.copies if task.report and task.gang)
+
+    @property
     def ended(self) -> Ended | None:
         """Return how the job as a whole has ended; None while a task is live."""
         if self.is_alive:

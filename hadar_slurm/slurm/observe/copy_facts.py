@@ -7,7 +7,7 @@ from hadar_slurm.slurm.observe.parameter_averages import Averages
 
 
 def copy_facts(forks: Forks, averages: Averages) -> dict[str, object]:
-    """Return the number of averages, the time of the last and the tasks of the copies, by job.
+    """Return the averages, whether copies share every step, and the copies' tasks, by job.
 
     The fields are those of `forked` in docs/journal.md; copies are numbered as in `holds`, and are
     those that hold GPUs or are starting.
@@ -16,6 +16,7 @@ def copy_facts(forks: Forks, averages: Averages) -> dict[str, object]:
         parent: {
             "averages": averages.of(parent),
             **({"averaged_s": averages.last_s[parent]} if parent in averages.last_s else {}),
+            **({"synchronous": True} if fork.is_synchronous else {}),
             "copies": {
                 str(number): {
                     "task": task.row.key,

@@ -384,6 +384,21 @@ def test_a_forked_job_is_told_with_its_copies(place: Place) -> None:
     assert "averaged 12 times" in top
 
 
+def test_copies_that_share_every_step_are_said_to(place: Place) -> None:
+    """The last averaging may be hours ago, and nothing is wrong."""
+    place.vouch()
+    job = place.submit().key
+    place.slurm.advance(3.0)
+    facts = forked(job)
+    facts["forked"][job]["synchronous"] = True
+    place.round(10.0, 1, **facts)
+    said = place.hadar("explain", job).output
+    assert "its copies train every step together" in said
+    assert "averaged" not in said
+    assert place.tree("explain", job)["found"]["forked"]["is_synchronous"] is True
+    assert "synchronous" in place.hadar("top", "--once").output
+
+
 def test_a_forked_job_of_an_older_journal_is_told_as_far_as_it_goes(place: Place) -> None:
     place.vouch()
     job = place.submit().key

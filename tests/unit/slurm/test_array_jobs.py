@@ -668,6 +668,21 @@ def test_the_journal_is_told_of_copies_and_their_averages(cluster: Cluster) -> N
     }
 
 
+def test_the_journal_is_told_that_copies_share_every_step(cluster: Cluster) -> None:
+    """A job whose last averaging is an hour ago may train all the better."""
+    cluster.start()
+    cluster.report(0, averages=1, synchronous=True)
+    cluster.averages()
+    facts = cluster.backend.copy_facts()[cluster.job]
+    assert isinstance(facts, dict)
+    assert facts["synchronous"] is True
+    cluster.report(0, averages=2)
+    cluster.averages()
+    facts = cluster.backend.copy_facts()[cluster.job]
+    assert isinstance(facts, dict)
+    assert "synchronous" not in facts
+
+
 def test_averages_of_before_are_told_without_a_time(cluster: Cluster) -> None:
     """The time of an average before hadard's start is left out."""
     cluster.start()

@@ -159,6 +159,9 @@ def test_copies_pins_and_remarks_are_on_the_page(path: Path) -> None:
     text = page(path, None, NOW_S + 1.0)
     assert "copy 0: n1:V100:2 at 4.25 steps/s copy 1: n2:K80:2 4 " in text
     assert "averaged 12 times, last 40 s before this round" in text
+    path.write_text("")
+    write(path, line | {"forked": {"8": facts | {"synchronous": True}}})
+    assert "synchronous" in page(path, None, NOW_S + 1.0)
     assert "pinned to n3 <now>" in text
     assert "no free GPUs; it asks for more than there is" in text
     assert "2 jobs run, 1 pinned" in text
