@@ -318,8 +318,9 @@ def warn_of_unsaved_run(own: Path, job_id: str, restart: int) -> None:
 class Assignment:
     """The steps that hadard assigns to a forked job's copies, until the next assignment.
 
-    `number` grows with each; `quotas` are the steps of each copy in one averaging interval, in
-    proportion to its throughput, so that all end together; `slot_s` is the interval's length.
+    `number` grows with each; `quotas` are the steps that each copy can train in `slot_s` seconds,
+    so that in any time all end together. An averaging interval has another length, which the copies
+    choose; a `slot_s` of 0 says that an interval has these quotas.
     """
 
     number: int

@@ -15,8 +15,8 @@ from hadar_slurm.runtime.settings import Settings
 
 log = logging.getLogger(__name__)
 
-# An interval is at most this factor longer than the last, unless more is asked for.
-_GROWTH = 2.0
+# An interval above this length is at most this factor longer than the last, for its cost alone.
+_FREE_S, _GROWTH = 60.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,35 +33,35 @@ class Dealer:
     ) -> SlotEnd:
         """Return the end of a slot with the next one dealt out among the copies that are `here`.
 
-        By the assignment, as far as its copies are present; else by the speeds, in steps/s, that
-        `here` gives, unmeasured copies counting as average ones. Where a consolidation takes
-        `cost_s`, more than its part of the time, the slot is longer and quotas are larger, at most
-        twice as long as the one before: a slow disk may have delayed a single one. Copies get the
-        steps of `end.ahead`, which they may have trained. Nothing is dealt for an interval that
-        copies train synchronously, which is none if it `is_averaged`; one step each for one in
+        In proportion to the quotas of the assignment, as far as its copies are present; else by the
+        speeds, in steps/s, that `here` gives, unmeasured copies counting as average ones. The
+        length follows from `cost_s`, what a consolidation takes, not from hadard's rounds. Copies
+        get the steps of `end.ahead`, which they may have trained. Nothing is dealt for an interval
+        that copies train synchronously, which is none if it `is_averaged`; one step each for one in
         which copies are watched.
         """
         if end.is_complete or not here:
             return replace(end, ahead={}, together=False)
         assignment = self._assignment()
-        asked_s = assignment.slot_s if assignment else self.settings.slot_s
-        # A length of 0 says that the quotas alone end a slot.
-        longest_s = _GROWTH * end.length_s
-        worth_s = min(cost_s / self.settings.cost_part, longest_s)
-        length_s = max(asked_s, worth_s) if asked_s > 0 else 0.0
         kind = Kind.AVERAGED if is_averaged else self.kind(end, here)
-        if kind is Kind.SYNCHRONOUS:
+        together = kind is Kind.SYNCHRONOUS
+        shortest_s = self.settings.shortest_s(is_together=together)
+        if together:
+            length_s = self._length_s(shortest_s, cost_s, 0.0, end.length_s)
             return replace(end, ahead={}, together=True, length_s=length_s)
         weights: Mapping[int, float] = _assigned(assignment, here.keys())
-        if weights:
-            budget = sum(weights.values()) * (length_s / asked_s if length_s else 1.0)
+        if weights and assignment is not None and assignment.slot_s <= 0:
+            length_s, budget = 0.0, sum(weights.values())
         else:
-            # A copy not yet measured has the mean speed of the measured ones.
             known = [speed for speed in here.values() if speed > 0]
+            is_measured = bool(weights or known)
+            # A copy not yet measured has the mean speed of the measured ones.
             usual = sum(known) / len(known) if known else 1.0
-            weights = {copy: speed or usual for copy, speed in here.items()}
+            weights = weights or {copy: speed or usual for copy, speed in here.items()}
+            step_s = 1.0 / min(weights.values()) if is_measured else 0.0
+            length_s = self._length_s(shortest_s, cost_s, step_s, end.length_s)
             # At first a step each, to see how fast they are.
-            budget = max(len(here), sum(weights.values()) * length_s if known else 0.0)
+            budget = max(len(weights), sum(weights.values()) * length_s * is_measured)
         if kind is Kind.WATCHED:
             weights, budget = dict.fromkeys(weights, 1.0), len(weights)
         quotas = handoff.shares(min(round(budget), len(end.todo)), weights)
@@ -74,6 +74,18 @@ class Dealer:
             together=False,
             length_s=length_s,
         )
+
+    def _length_s(self, shortest_s: float, cost_s: float, step_s: float, before_s: float) -> float:
+        """Return how long an interval lasts: as short as its cost and the slowest copy allow.
+
+        It has a step of the slowest copy, which takes `step_s`. The last one lasted `before_s`. An
+        interval that is to be longer than a minute is at most twice as long as that: a single
+        consolidation may have been delayed. 0 says that the quotas alone end an interval.
+        """
+        if shortest_s <= 0:
+            return 0.0
+        worth_s = max(cost_s / self.settings.cost_part, step_s)
+        return max(shortest_s, min(worth_s, max(_GROWTH * before_s, _FREE_S)))
 
     def takers(self, here: Collection[int]) -> set[int]:
         """Return the copies `here` that would be dealt steps now."""
@@ -101,14 +113,15 @@ class Dealer:
 
 
 def _assigned(assignment: handoff.Assignment | None, here: Collection[int]) -> dict[int, float]:
-    """Return the steps of each copy that is here and is to have any; none if none is named.
+    """Return the steps/s of each copy that is here and is to have steps; none if none is named.
 
     A copy that is not named counts as an average one: it may run without hadard, and must not
-    leave its GPUs idle. Not so where the quotas alone end a slot.
+    leave its GPUs idle. Without a length of the assignment, the quotas are returned, in steps.
     """
-    quotas = assignment.quotas if assignment else {}
+    quotas, span_s = (assignment.quotas, assignment.slot_s) if assignment else ({}, 0.0)
     named = {copy: float(steps) for copy, steps in quotas.items() if copy in here and steps > 0}
-    if assignment is None or not named or assignment.slot_s <= 0:
+    if not named or span_s <= 0:
         return named
     usual = sum(named.values()) / len(named)
-    return named | {copy: usual for copy in here if copy not in quotas}
+    named |= {copy: usual for copy in here if copy not in quotas}
+    return {copy: steps / span_s for copy, steps in named.items()}

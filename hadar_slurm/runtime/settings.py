@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from hadar_slurm.runtime.averaging.consolidation import OptimiserRule, Outer
 from hadar_slurm.runtime.averaging.slots import KEEP_EVERY, MOST_KEPT
 
+# The shortest slot, in seconds. After a synchronous one nothing is averaged: its end is for restarts.
+SHORTEST_S, SHORTEST_TOGETHER_S = 3.0, 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How copies work together; times in seconds."""
 
-    slot_s: float = 360.0  # the length of a slot, unless an assignment sets another
-    cost_part: float = 0.05  # slots are longer if a consolidation takes more than this part
+    # The shortest slot; None: `SHORTEST_S`. Slots are longer if a consolidation takes more than the
+    # part `cost_part` of the time.
+    slot_s: float | None = None
+    cost_part: float = 0.05
     gather_s: float = 2.0  # copies that come within this time of each other begin in the same slot
     optimiser: OptimiserRule = OptimiserRule.AVERAGE
     outer: Outer | None = None
@@ -38,3 +43,9 @@ class Settings:
             raise ValueError(f"delay must be 0 to 1, not {self.delay}")
         if min(self.keep_every, self.most_kept) < 0:
             raise ValueError("keep_every and most_kept must be 0 or more")
+
+    def shortest_s(self, *, is_together: bool) -> float:
+        """Return the shortest slot in seconds; `is_together`: of synchronous training."""
+        if self.slot_s is not None:
+            return self.slot_s
+        return SHORTEST_TOGETHER_S if is_together else SHORTEST_S

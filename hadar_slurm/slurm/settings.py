@@ -31,7 +31,7 @@ class BackendSettings:
     failures: Path | None = None
     # The directory for the quotas of copies of forked jobs; None: they get none.
     assignments: Path | None = None
-    # The averaging interval that those quotas fill.
+    # The seconds that those quotas are for; copies average more often.
     slot_s: float = 360.0
     # The site's own values of GPU types.
     own_types: OwnTypes = field(default_factory=dict)

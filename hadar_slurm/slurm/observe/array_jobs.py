@@ -275,11 +275,11 @@ class Fork:
         return Progress(steps, max(task.row.restarts for task in self.tasks), service)
 
     def quotas(self, gangs: Mapping[int, Gang], slot_s: float) -> dict[int, int]:
-        """Return the steps that each copy is to train in an interval of `slot_s` seconds, by task.
+        """Return the steps that each copy can train in `slot_s` seconds, by task.
 
         Steps are in proportion to throughput, so that all copies end together; without a
         measurement the job's throughputs count. `gangs` are the copies' GPUs, by copy number. The
-        time of aggregation is not included: the copies measure it and add it to the interval.
+        time of aggregation is not included: the copies measure it, and choose their intervals.
         """
         if self.job is None:
             return {}

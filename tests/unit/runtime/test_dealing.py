@@ -1,7 +1,8 @@
-"""Intervals have the configured length, or more, to limit the part of time that averaging takes."""
+"""Intervals are as short as the cost of averaging allows, whatever the length of a round is."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,16 +26,53 @@ def quotas(end: SlotEnd) -> dict[int, int]:
     return {copy: len(steps) for copy, steps in end.dealt.items()}
 
 
-@pytest.mark.parametrize(("cost_s", "length_s"), [(0.0, 100.0), (5.0, 100.0), (15.0, 300.0)])
-def test_an_assignment_is_scaled_to_what_a_consolidation_costs(
+@pytest.mark.parametrize(("cost_s", "length_s"), [(0.0, 4.0), (0.1, 4.0), (15.0, 300.0)])
+def test_a_round_of_hadard_does_not_set_the_length(
     tmp_path: Path, cost_s: float, length_s: float
 ) -> None:
-    """An interval that is three times as long has quotas that are three times as large."""
+    """Quotas for 360 s give the proportions; the cost gives the length, above the least one."""
     path = tmp_path / "assignment"
-    write_assignment(path, Assignment(1, {0: 50, 1: 25, 7: 9}, 100.0))
-    dealt = Dealer(Settings(cost_part=0.05), path).deal(LONG, SPEEDS, cost_s)
+    write_assignment(path, Assignment(1, {0: 720, 1: 360, 7: 90}, 360.0))
+    dealt = Dealer(Settings(slot_s=4.0, cost_part=0.05), path).deal(LONG, SPEEDS, cost_s)
     assert dealt.length_s == pytest.approx(length_s)
-    assert quotas(dealt) == {0: 50 * length_s / 100, 1: 25 * length_s / 100}
+    assert quotas(dealt) == {0: 2 * length_s, 1: length_s}
+
+
+def test_without_a_choice_of_the_user_intervals_last_some_seconds(tmp_path: Path) -> None:
+    """The default is short, with and without an assignment; synchronous intervals take a minute."""
+    path = tmp_path / "assignment"
+    write_assignment(path, Assignment(1, {0: 720, 1: 360}, 360.0))
+    for assignment in (None, path):
+        dealer = Dealer(Settings(), assignment)
+        assert 2.0 <= dealer.deal(LONG, SPEEDS, 0.0).length_s <= 5.0
+        together = replace(dealer, is_together=lambda end, here: True)
+        assert together.deal(LONG, SPEEDS, 0.0).length_s == 60.0
+        assert together.deal(LONG, SPEEDS, 10.0).length_s == pytest.approx(200.0)
+        set_by_user = replace(together, settings=Settings(slot_s=7.0))
+        assert set_by_user.deal(LONG, SPEEDS, 0.0).length_s == 7.0
+
+
+def test_a_changed_assignment_is_followed_at_the_next_interval(tmp_path: Path) -> None:
+    """Moves take place at the beginning of a round; intervals within it do not wait for the next."""
+    path = tmp_path / "assignment"
+    dealer = Dealer(Settings(slot_s=10.0), path)
+    write_assignment(path, Assignment(1, {0: 360, 1: 360}, 360.0))
+    end = dealer.deal(LONG, SPEEDS, 0.0)
+    assert quotas(end) == {0: 10, 1: 10}
+    write_assignment(path, Assignment(2, {0: 720, 1: 0}, 360.0))
+    after = dealer.deal(replace(end, slot=end.slot + 1, dealt={}), SPEEDS, 0.0)
+    assert quotas(after) == {0: 20}
+
+
+def test_the_slowest_copy_has_a_step_in_each_interval(tmp_path: Path) -> None:
+    """Without one, its GPUs would be idle in every interval."""
+    path = tmp_path / "assignment"
+    write_assignment(path, Assignment(1, {0: 3600, 1: 36}, 360.0))
+    dealt = Dealer(Settings(slot_s=2.0), path).deal(LONG, SPEEDS, 0.0)
+    assert quotas(dealt) == {0: 100, 1: 1}
+    assert dealt.length_s == pytest.approx(10.0)
+    slow = Dealer(Settings(slot_s=2.0), None).deal(LONG, {0: 10.0, 1: 0.1}, 0.0)
+    assert quotas(slow) == {0: 100, 1: 1}
 
 
 def test_who_is_here_and_not_named_has_an_average_part(tmp_path: Path) -> None:
@@ -42,7 +80,8 @@ def test_who_is_here_and_not_named_has_an_average_part(tmp_path: Path) -> None:
     path = tmp_path / "assignment"
     write_assignment(path, Assignment(1, {0: 50, 1: 30, 3: 0}, 100.0))
     here = {**SPEEDS, 2: 0.0, 3: 0.0}
-    assert quotas(Dealer(Settings(), path).deal(LONG, here, 0.0)) == {0: 50, 1: 30, 2: 40}
+    dealer = Dealer(Settings(slot_s=100.0), path)
+    assert quotas(dealer.deal(LONG, here, 0.0)) == {0: 50, 1: 30, 2: 40}
 
 
 def test_without_an_assignment_speeds_fill_the_longer_slot() -> None:
@@ -72,22 +111,24 @@ def test_no_more_is_dealt_than_is_left(
     path = tmp_path_factory.mktemp("job") / "assignment"
     write_assignment(path, Assignment(1, asked, 10.0))
     end = SlotEnd(slot=0, total_steps=left, length_s=1e9)
-    dealt = quotas(Dealer(Settings(), path).deal(end, dict.fromkeys(asked, 0.0), cost_s))
+    settings = Settings(slot_s=10.0)
+    dealt = quotas(Dealer(settings, path).deal(end, dict.fromkeys(asked, 0.0), cost_s))
     total = sum(dealt.values())
     assert total == min(left, round(sum(asked.values()) * max(1.0, cost_s / 0.05 / 10.0)))
     share = total / sum(asked.values())
     assert all(abs(dealt[copy] - steps * share) < 1 for copy, steps in asked.items())
 
 
-def test_a_slot_is_at_most_twice_as_long_as_the_last() -> None:
+def test_an_interval_beyond_a_minute_is_at_most_twice_as_long_as_the_last() -> None:
     """The limit protects from a disk that stalls; it does not apply to the configured length."""
-    dealer = Dealer(Settings(slot_s=100.0), None)
+    dealer = Dealer(Settings(slot_s=10.0), None)
     lengths = []
     end = SlotEnd(slot=0, total_steps=10**6)
-    for cost_s in (60.0, 60.0, 60.0, 60.0, 60.0, 60.0, 1.0):
+    for cost_s in (2.0, 60.0, 60.0, 60.0, 60.0, 60.0, 60.0, 0.1):
         end = dealer.deal(end, SPEEDS, cost_s)
         lengths.append(end.length_s)
-    assert lengths == [100.0, 200.0, 400.0, 800.0, 1200.0, 1200.0, 100.0]
+    assert lengths == [40.0, 80.0, 160.0, 320.0, 640.0, 1200.0, 1200.0, 10.0]
+    assert dealer.deal(end, SPEEDS, 60.0).length_s == 60.0
     longer = Dealer(Settings(slot_s=500.0), None)
     assert longer.deal(end, SPEEDS, 0.0).length_s == 500.0
 

@@ -114,7 +114,7 @@ def test_the_first_slot_waits_a_moment_for_those_who_are_to_have_a_part(
     job = training(100)
     path = job.directory.with_suffix(".assignment")
     write_assignment(path, Assignment(1, {0: 60, 1: 40}, 60.0))
-    job.options = ("--assignment", str(path), "--gather-s=60")
+    job.options = ("--assignment", str(path), "--gather-s=60", "--slot-s=60")
     late = job.hold(1)
     job.start(0)
     until(lambda: "0" in job.here())

