@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hadar_slurm.runtime.averaging.consolidation import OptimiserRule, Outer
 from hadar_slurm.runtime.averaging.slots import KEEP_EVERY, MOST_KEPT
 
-# The shortest slot, in seconds. After a synchronous one nothing is averaged: its end is for restarts.
+# The shortest slot, in seconds. The end of a synchronous one is for restarts alone.
 SHORTEST_S, SHORTEST_TOGETHER_S = 3.0, 60.0
 
 

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.torch
 pytest.importorskip("torch", reason="needs PyTorch")
 
 from hadar_slurm.handoff import Assignment, write_assignment  # noqa: E402
+from hadar_slurm.runtime.averaging.modes import Kind  # noqa: E402
 from hadar_slurm.runtime.averaging.slots import SlotEnd  # noqa: E402
 from hadar_slurm.runtime.dealing import Dealer  # noqa: E402
 from hadar_slurm.runtime.settings import Settings  # noqa: E402
@@ -45,7 +46,7 @@ def test_without_a_choice_of_the_user_intervals_last_some_seconds(tmp_path: Path
     for assignment in (None, path):
         dealer = Dealer(Settings(), assignment)
         assert 2.0 <= dealer.deal(LONG, SPEEDS, 0.0).length_s <= 5.0
-        together = replace(dealer, is_together=lambda end, here: True)
+        together = replace(dealer, kind=lambda end, here: Kind.SYNCHRONOUS)
         assert together.deal(LONG, SPEEDS, 0.0).length_s == 60.0
         assert together.deal(LONG, SPEEDS, 10.0).length_s == pytest.approx(200.0)
         set_by_user = replace(together, settings=Settings(slot_s=7.0))
