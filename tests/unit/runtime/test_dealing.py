@@ -54,7 +54,7 @@ def test_without_a_choice_of_the_user_intervals_last_some_seconds(tmp_path: Path
 
 
 def test_a_changed_assignment_is_followed_at_the_next_interval(tmp_path: Path) -> None:
-    """Moves take place at the beginning of a round; intervals within it do not wait for the next."""
+    """Moves take place when a round begins; intervals within it do not wait for the next."""
     path = tmp_path / "assignment"
     dealer = Dealer(Settings(slot_s=10.0), path)
     write_assignment(path, Assignment(1, {0: 360, 1: 360}, 360.0))
