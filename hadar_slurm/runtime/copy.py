@@ -7,18 +7,29 @@
             optimiser.step()
             optimiser.zero_grad()
 
+or, with an ordinary data loader,
+
+    copy = Copy(model, optimiser, total_steps=EPOCHS * len(loader))
+    for epoch in range(EPOCHS):
+        for inputs, labels in copy.loader(loader):
+            ...
+
 The same lines train alone, outside of Slurm, and as one of many copies.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from typing import Any
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from hadar_slurm.runtime import samples
 from hadar_slurm.runtime.averaging import state
@@ -29,6 +40,8 @@ from hadar_slurm.runtime.intervals.leading import Leading
 from hadar_slurm.runtime.intervals.learner import Learner
 from hadar_slurm.runtime.intervals.member import Member
 from hadar_slurm.runtime.intervals.requests import Requests
+from hadar_slurm.runtime.intervals.sharing import Sharing
+from hadar_slurm.runtime.loading.epochs import Epochs
 from hadar_slurm.runtime.membership.joblog import job_log
 from hadar_slurm.runtime.membership.ranks import Word
 from hadar_slurm.runtime.membership.surroundings import Surroundings
@@ -77,7 +90,10 @@ class Copy(AbstractContextManager["Copy"]):
         self.member = Member(where, self.learner, total_steps, known, settings)
         self.requests = Requests(self.member)
         self.leading = Leading(self.member, self.requests)
-        self._shuffled = Shuffled(seed)
+        self.sharing, self.shuffled = Sharing(self.member), Shuffled(seed)
+        self._epochs: Epochs | None = None
+        self._steps: Iterator[int] | None = None  # of a loader
+        self._is_within = self._leaves_itself = False
         self._open = ExitStack()
 
     @property
@@ -102,6 +118,7 @@ class Copy(AbstractContextManager["Copy"]):
 
     def __enter__(self) -> Copy:
         self.member.join()
+        self._is_within = True
         if self.member.ranks.leads:
             where = self.member.where
             self._open.enter_context(job_log(where.directory, where.copy))
@@ -109,6 +126,7 @@ class Copy(AbstractContextManager["Copy"]):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._is_within = False
         self.leading.leave(is_error=error is not None)
         self.member.leave(is_done=self.leading.is_done, is_error=error is not None)
         log.info("left: %r", error) if error else log.info("left")
@@ -154,15 +172,47 @@ class Copy(AbstractContextManager["Copy"]):
         one pass is trained in `parts` parts. Raises ValueError where `part` is not one of them.
         """
         found = self.positions(step, batch_size=batch_size, part=part, parts=parts)
-        return self._shuffled.indices(found, size)
+        return self.shuffled.indices(found, size)
 
     def positions(self, step: int, *, batch_size: int, part: int = 0, parts: int = 1) -> range:
         """Return where in the stream of all samples, from 0, a step's batch is; like `samples`."""
-        synchronous, where = self.member.synchronous, self.member.where
-        if synchronous is not None:
-            synchronous.fitness.expect(parts)
-        if synchronous is not None and synchronous.is_training:
-            mine = synchronous.part(batch_size, parts)
-            return samples.part_of(samples.positions(step, batch_size)[mine], part, parts)
-        here, count = where.rank, where.ranks
-        return samples.positions(step, batch_size, part * count + here, parts * count)
+        return samples.positions(step, batch_size)[self.sharing.of(batch_size, part, parts)]
+
+    def loader(self, loader: DataLoader[Any], *, parts: int = 1) -> Epochs:
+        """Return the batches of this copy's steps, to be iterated once for each epoch of the job.
+
+        In place of `for step in copy.steps()`. A step has `parts` batches of the given loader, for
+        gradient accumulation: `total_steps` is the number of epochs times that of batches, by
+        `parts`. Without `with`, the copy joins its job before the first batch, and leaves it when
+        all steps are done or the program ends. Raises ValueError, with the remedy, for a loader
+        whose order of samples cannot be the same on all copies.
+        """
+        if self._epochs is None:
+            self._epochs = Epochs(self, loader, parts)
+        else:
+            self._epochs.use(loader, parts)
+        return self._epochs
+
+    def next_step(self) -> int | None:
+        """Count the last step as trained; return the next one, None once the job is done."""
+        if self._steps is None:
+            if not self._is_within:
+                self.__enter__()
+                self._leaves_itself = True
+                atexit.register(self._leave)
+            self._steps = self.steps()
+        try:
+            step = next(self._steps, None)
+        except BaseException as error:
+            self._leave(error)
+            raise
+        if step is None:
+            self._leave()
+        return step
+
+    def _leave(self, error: BaseException | None = None) -> None:
+        """Leave the job, if nothing else will: at its end, for an error, or as the program ends."""
+        if self._leaves_itself and self._is_within:
+            atexit.unregister(self._leave)
+            error = error or getattr(sys, "last_value", None)  # that the program ends with
+            self.__exit__(type(error) if error else None, error, None)

@@ -18,22 +18,21 @@ def positions(step: int, batch_size: int, part: int = 0, parts: int = 1) -> rang
 
     Together the parts are the batch; their sizes differ by one sample at most.
     """
-    return part_of(range(step * batch_size, (step + 1) * batch_size), part, parts)
+    return range(step * batch_size, (step + 1) * batch_size)[part_of(batch_size, part, parts)]
 
 
-def part_of(positions: range, part: int, parts: int) -> range:
-    """Return one of `parts` parts of consecutive positions; raises ValueError for none of them."""
+def part_of(size: int, part: int, parts: int) -> slice:
+    """Return one of `parts` parts of `size` samples; raises ValueError for none of them."""
     if not 0 <= part < parts:
         raise ValueError(f"part must be 0 to {parts - 1}, not {part}")
-    size = len(positions)
-    return positions[size * part // parts : size * (part + 1) // parts]
+    return slice(size * part // parts, size * (part + 1) // parts)
 
 
 class Shuffled:
     """A separate order for each epoch, the same for all copies that have the same seed."""
 
     def __init__(self, seed: int) -> None:
-        self._seed = seed
+        self.seed = seed
         self._orders: dict[int, torch.Tensor] = {}
 
     def indices(self, positions: Iterable[int], size: int) -> list[int]:
@@ -44,7 +43,7 @@ class Shuffled:
         if epoch not in self._orders:
             # A batch may reach into the next epoch.
             self._orders = {key: order for key, order in self._orders.items() if key == epoch - 1}
-            generator = torch.Generator().manual_seed(mixed(self._seed, epoch))
+            generator = torch.Generator().manual_seed(mixed(self.seed, epoch))
             self._orders[epoch] = torch.randperm(size, generator=generator)
         return self._orders[epoch]
 

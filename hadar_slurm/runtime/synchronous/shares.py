@@ -117,6 +117,17 @@ class Pace:
             self._shares = self._cut(split_among_all)
         return self._shares
 
+    def part(self, copy: int, batch_size: int, parts: int = 1) -> tuple[slice, int]:
+        """Return which samples of a batch a copy trains, and how many of them count.
+
+        A batch with too few samples for all copies leaves none for some. These train the first
+        ones, which do not count.
+        """
+        mine = ranges(self.shares(batch_size, parts))[copy]
+        if len(mine):
+            return slice(mine.start, mine.stop), len(mine)
+        return slice(min(batch_size, parts * self.least)), 0
+
     def _cut(self, by: Callable[[int, Mapping[int, float], int], dict[int, int]]) -> dict[int, int]:
         """Return shares whose parts have equal sizes, as their means are to have equal weights."""
         parts, size = self._parts, self._batch_size

@@ -33,7 +33,7 @@ from hadar_slurm.runtime.synchronous.fitness import Fitness
 from hadar_slurm.runtime.synchronous.gradients import Exchanged, Field, Gradients, Outcome
 from hadar_slurm.runtime.synchronous.links import LinkError, Links
 from hadar_slurm.runtime.synchronous.roster import Group, Roster, Version
-from hadar_slurm.runtime.synchronous.shares import Pace, ranges
+from hadar_slurm.runtime.synchronous.shares import Pace
 from hadar_slurm.runtime.synchronous.transfer import Sent, send_bytes, send_state
 
 log = logging.getLogger(__name__)
@@ -194,14 +194,10 @@ class Synchronous:
         self.roster.leave()
 
     def part(self, batch_size: int, parts: int = 1) -> slice:
-        """Return which samples of a batch this copy trains, in `parts` parts.
-
-        A batch with too few samples for all copies leaves none for some. These train the first
-        ones, which then do not count.
-        """
-        mine = ranges(self.pace.shares(batch_size, parts))[self.copy]
-        self.gradients.expect(len(mine), batch_size, parts)
-        return slice(mine.start, mine.stop) if len(mine) else slice(parts)
+        """Return which samples of a batch this copy trains, in `parts` parts."""
+        mine, counted = self.pace.part(self.copy, batch_size, parts)
+        self.gradients.expect(counted, batch_size, parts)
+        return mine
 
     def _begin(self, end: SlotEnd) -> None:
         """This copy has the parameters of `end`."""

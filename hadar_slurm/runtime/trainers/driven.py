@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -17,9 +18,11 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from hadar_slurm.runtime.averaging.modes import Mode
-from hadar_slurm.runtime.batches import Batches
 from hadar_slurm.runtime.copy import Copy
+from hadar_slurm.runtime.loading.batches import Batches
+from hadar_slurm.runtime.loading.order import Order
 from hadar_slurm.runtime.membership.surroundings import Surroundings
+from hadar_slurm.runtime.samples import mixed
 from hadar_slurm.runtime.settings import Settings
 from hadar_slurm.runtime.trainers.rates import LearningRates, Scheduled
 
@@ -119,9 +122,10 @@ class StepLoader:
     """
 
     def __init__(self, driven: Driven, loader: DataLoader[Any]) -> None:
-        self._driven, self._batches, self._length = driven, Batches(loader), len(loader)
+        self._driven, self._length, self._order = driven, len(loader), Order.of(loader)
+        self._batches = Batches(loader)
         # Trainers read these.
-        self.dataset, self.batch_size = self._batches.dataset, self._batches.batch_size
+        self.dataset, self.batch_size = loader.dataset, self._order.batch_size
 
     def __len__(self) -> int:
         """Return how many batches an epoch has: whole steps."""
@@ -139,11 +143,18 @@ class StepLoader:
             given = driven.turn
             first, end = step * driven.parts, copy.total_steps * driven.parts
             for number in range(first, first + driven.parts):
-                yield self._batches.get(number, end, self._samples, driven.seed)
+                foreseen = partial(self._foreseen, copy, number + 1, end)
+                seed = mixed(driven.seed, number)
+                yield self._batches.get(self._indices(copy, number), foreseen, seed)
 
-    def _samples(self, number: int, batch_size: int, size: int) -> list[int]:
-        copy = self._driven.copy
-        return copy.samples(number, batch_size=batch_size, size=size) if copy else []
+    def _foreseen(self, copy: Copy, first: int, end: int) -> Iterator[list[int]]:
+        return (self._indices(copy, number) for number in range(first, end))
+
+    def _indices(self, copy: Copy, number: int) -> list[int]:
+        size, batch_size = self._order.size, self._order.batch_size
+        if self._order.is_shuffled:
+            return copy.samples(number, batch_size=batch_size, size=size)
+        return [(number * batch_size + index) % size for index in range(batch_size)]
 
 
 def refuse(wrongs: Mapping[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""Batches by number have the right samples for any numbers, with and without workers."""
+"""Batches by samples: any may be asked for, with and without workers; some orders are refused."""
 
 from __future__ import annotations
 
@@ -18,26 +18,36 @@ from torch.utils.data import (  # noqa: E402
     WeightedRandomSampler,
 )
 
-from hadar_slurm.runtime.batches import Batches  # noqa: E402
-
-
-def samples(number: int, batch_size: int, size: int) -> list[int]:
-    """Return indices in an order that the loader does not have."""
-    return [(7 * index) % size for index in range(number * batch_size, (number + 1) * batch_size)]
+from hadar_slurm.runtime.loading.batches import Batches  # noqa: E402
+from hadar_slurm.runtime.loading.order import Order  # noqa: E402
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("is_shuffled", [True, False])
-def test_a_batch_has_its_number_s_samples(workers: int, is_shuffled: bool) -> None:
-    """Numbers may be consecutive, skipped or repeated, and pass the end of an epoch."""
-    loader: Any = DataLoader(range(20), 6, shuffle=is_shuffled, num_workers=workers)
+def test_a_batch_has_the_samples_asked_for(workers: int) -> None:
+    """They may be those foreseen, or others, again or as before."""
+    loader: Any = DataLoader(range(40), 6, num_workers=workers)
     batches = Batches(loader)
     drawn = torch.get_rng_state()
-    for number in (0, 1, 2, 3, 9, 10, 4, 4, 11):
-        found = batches.get(number, 12, samples, seed=1).tolist()
-        plain = [index % 20 for index in range(number * 6, number * 6 + 6)]
-        assert found == (samples(number, 6, 20) if is_shuffled else plain)
+    for first in (0, 3, 6, 9, 20, 23, 0, 0, 3):
+        foreseen = [[each, each + 1, each + 2] for each in range(first + 3, 37, 3)]
+        found = batches.get([first, first + 1, first + 2], lambda: foreseen, seed=1)  # noqa: B023
+        assert found.tolist() == [first, first + 1, first + 2]
     assert torch.equal(torch.get_rng_state(), drawn)
+
+
+def test_workers_load_what_is_foreseen() -> None:
+    """A batch that was foreseen is not asked for again."""
+    loader: Any = DataLoader(range(40), 1, num_workers=1)
+    batches, calls = Batches(loader), []
+
+    def foreseen() -> list[list[int]]:
+        calls.append(1)
+        return [[each] for each in range(1, 10)]
+
+    assert [batches.get([each], foreseen, seed=1).tolist() for each in range(10)] == [
+        [each] for each in range(10)
+    ]
+    assert len(calls) == 1
 
 
 class Endless(IterableDataset):  # type: ignore[misc, type-arg]
@@ -50,11 +60,11 @@ class Endless(IterableDataset):  # type: ignore[misc, type-arg]
 @pytest.mark.parametrize(
     ("loader", "wrong"),
     [
-        (lambda: DataLoader(Endless()), "Endless is an IterableDataset"),
-        (lambda: DataLoader(range(9), batch_size=None), "needs batch_size=, and has none"),
+        (lambda: DataLoader(Endless()), "Endless is an IterableDataset; read it by copy.positions"),
+        (lambda: DataLoader(range(9), batch_size=None), "needs batch_size=, and has none; index"),
         (
             lambda: DataLoader(range(9), sampler=WeightedRandomSampler([1.0] * 9, 9)),
-            "sampler=WeightedRandomSampler",
+            "sampler=WeightedRandomSampler; for a part of the data set use torch.utils.data.Subset",
         ),
         (
             lambda: DataLoader(range(9), sampler=RandomSampler(range(9), replacement=True)),
@@ -69,9 +79,10 @@ class Endless(IterableDataset):  # type: ignore[misc, type-arg]
             ),
             "batch_sampler=Mine",
         ),
+        (lambda: DataLoader(range(9), 10, drop_last=True), "no batch: its data set has 9 samples"),
     ],
 )
 def test_an_order_that_is_not_ours_to_decide_is_refused(loader: Any, wrong: str) -> None:
-    """The error names what decides the order."""
+    """The error names what decides the order, and the remedy."""
     with pytest.raises(ValueError, match=wrong):
-        Batches(loader())
+        Order.of(loader())

@@ -1,0 +1,1 @@
+"""The batches of a data loader, for the steps of a job."""
