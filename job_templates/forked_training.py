@@ -15,12 +15,14 @@ from torch import nn
 
 from hadar_slurm.runtime.copy import Copy  # hadar:
 
+BATCH_SIZE = 32
+
 
 def main() -> None:
     """Train to --total-steps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--total-steps", type=int, default=2000)
-    parser.add_argument("--step-seconds", type=float, default=0.0, help="make steps last longer")
+    parser.add_argument("--step-seconds", type=float, default=0.0, help="make a batch last longer")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(1)
@@ -32,14 +34,13 @@ def main() -> None:
 
     with Copy(model, optimiser, total_steps=options.total_steps) as copy:  # hadar:
         for step in copy.steps():  # hadar: instead of range(total_steps)
-            rows = copy.samples(step, batch_size=32, size=len(inputs))  # hadar: this step's samples
+            rows = copy.samples(step, batch_size=BATCH_SIZE, size=len(inputs))  # hadar:
+            time.sleep(options.step_seconds * len(rows) / BATCH_SIZE)
             outputs = model(inputs[rows].to(device))
             loss = nn.functional.cross_entropy(outputs, labels[rows].to(device))
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
-            if options.step_seconds > 0:
-                time.sleep(options.step_seconds)
 
     # hadar: every copy comes here when all the steps are done, and has the same model.
     accuracy = (model(inputs.to(device)).argmax(dim=1).cpu() == labels).float().mean()

@@ -63,6 +63,7 @@ def main() -> None:
         total_steps=options.steps,
         lr=cosine(options.steps),
         seed=options.seed,
+        mode="averaged",  # each node is paced by the steps of its own
         settings=settings_of(options.slot),
     ) as copy:
         stretches: list[Stretch] = []
