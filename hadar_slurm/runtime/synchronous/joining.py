@@ -43,7 +43,7 @@ def together(copy: Trainer) -> Synchronous | None:
         return None
     where, settings, here = copy.where, copy.settings, copy.peers.here
     roster = Roster(where.directory, where.copy, here, settings.gather_s, settings.poll_s)
-    if not roster.open():
+    if not roster.open(lambda: bool(copy.asked)):
         return None
     return Synchronous(
         host=copy,
