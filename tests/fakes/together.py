@@ -59,6 +59,8 @@ class Plan:
     dies_at: int = -1  # the step in whose exchange it kills itself
     dies_after_s: float = 0.0
     spoils: tuple[int, ...] = ()  # steps whose gradients are NaN, once each
+    # Values that a parameter gets before a step, once each, by step.
+    changes: Mapping[int, float] = field(default_factory=dict)
     stops_at: int = -1  # the step at which it leaves the loop
     asks_to_stop_at: int = -1  # the step at which it asks all copies to stop
     # Copies that are present before a step is trained, by step: else one may train all alone.
@@ -104,7 +106,7 @@ def train(plan: Plan, number: int) -> None:
     model, optimiser = make(plan.norm)
     inputs, labels = data()
     where = Surroundings(copy=number, directory=plan.directory, restart=plan.restart)
-    spoils = set(plan.spoils)
+    spoils, changes = set(plan.spoils), dict(plan.changes)
     if plan.is_unlinked:
         Links.__init__ = _refuse  # type: ignore[method-assign, assignment]
     with (
@@ -126,6 +128,9 @@ def train(plan: Plan, number: int) -> None:
                 until((room / str(other)).exists)
             if step == plan.dies_at:
                 _die_in_exchange(plan.dies_after_s)
+            if step in changes:
+                with torch.no_grad():
+                    next(model.parameters())[0, 0] = changes.pop(step)
             optimiser.zero_grad()
             for part in range(plan.parts):
                 rows = (

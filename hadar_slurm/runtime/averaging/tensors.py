@@ -94,6 +94,11 @@ def write_tensors(
             draft.unlink()
 
 
+def checksum_of(tensors: Mapping[str, torch.Tensor]) -> int:
+    """Return a checksum of tensors on any device, with their names."""
+    return _checksum((name, tensors[name].detach().to("cpu")) for name in sorted(tensors))
+
+
 def _flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -44,6 +44,7 @@ class Field(IntEnum):
     REGROUP = 7  # copies have come or gone
     STALE = 8  # another copy has ended the interval
     STOPS = 9  # was asked to end the whole training
+    SPOILT = 10  # has parameters that are not finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,10 @@ class Exchanged:
     def any(self, field: Field) -> bool:
         """Return whether any copy has raised a flag."""
         return any(each[field] for each in self.told)
+
+    def all(self, field: Field) -> bool:
+        """Return whether all copies have raised a flag."""
+        return all(each[field] for each in self.told)
 
     def column(self, field: Field) -> list[float]:
         """Return one value of each copy."""
@@ -84,6 +89,7 @@ class Gradients:
     _exchange_s: float = 0.0
     _before: list[torch.Tensor] = field(default_factory=list)
     _flat: torch.Tensor | None = None
+    _summed: list[bool] | None = None  # which of all buffers are averaged
 
     def __post_init__(self) -> None:
         self._watched = Passes(self.model, self.optimiser, self._begun, self._passed, self._stepped)
@@ -101,12 +107,21 @@ class Gradients:
         self._watched.close()
         self._is_armed = False
 
+    def join(self, links: Links | None) -> None:
+        """Be in another group, whose copies have the same parameters and buffers."""
+        self.links, self._summed = links, None
+
     def begin(self, flags: Mapping[Field, float]) -> None:
         """Begin a step; `flags` are for the other copies."""
         self.own, self.last, self.has_stepped = dict(flags), None, False
         self._passes, self._is_armed = 1, True
         self._watched.reset()
         self._before = [each.detach().clone() for each in self._all_buffers()]
+        if self._summed is None:
+            self._summed = [
+                each.is_floating_point() and bool(torch.isfinite(each).all())
+                for each in self._before
+            ]
         self._begun_s = time.monotonic()
 
     def expect(self, samples: int, batch: int, passes: int) -> None:
@@ -149,7 +164,10 @@ class Gradients:
         trained_s = time.monotonic() - self._begun_s
         samples, batch = self.own.get(Field.SAMPLES, 0), self.own.get(Field.BATCH, 0)
         flat, body = self._filled(samples / batch if batch else 0.0)
-        is_finite = self.is_scaled or bool(torch.isfinite(body).all())
+        is_finite, is_spoilt = bool(torch.isfinite(body).all()), False
+        if not is_finite:
+            is_spoilt = not all(bool(each.isfinite().all()) for each in self.model.parameters())
+            is_finite = self.is_scaled and not is_spoilt and self._has_finite_buffers(body)
         if not is_finite:
             body.zero_()
         self.own |= {
@@ -157,6 +175,7 @@ class Gradients:
             Field.TRAIN_S: trained_s,
             Field.EXCHANGE_S: self._exchange_s,
             Field.NOT_FINITE: float(not is_finite),
+            Field.SPOILT: float(is_spoilt),
         }
         told = flat[len(flat) - self.links.size * len(Field) :].view(self.links.size, len(Field))
         told.zero_()
@@ -166,6 +185,8 @@ class Gradients:
             self.links.sum(flat)
         except LinkError as error:
             self._discard()
+            # gloo may still write to it, once a copy continues that stands still.
+            self._flat = None
             self.last = Exchanged(Outcome.BROKEN, (), str(error))
             return
         self._exchange_s = time.monotonic() - begun_s
@@ -224,9 +245,18 @@ class Gradients:
         for buffer, before in zip(self._all_buffers(), self._before, strict=True):
             buffer.copy_(before)
 
-    def _buffers(self) -> Iterator[torch.Tensor]:
-        """Return what is averaged beside gradients: running statistics."""
-        return (each for each in self._all_buffers() if each.is_floating_point())
+    def _has_finite_buffers(self, body: torch.Tensor) -> bool:
+        first = sum(each.numel() for each in self._parameters)
+        return bool(torch.isfinite(body[first:]).all())
+
+    def _buffers(self) -> list[torch.Tensor]:
+        """Return what is averaged beside gradients: running statistics.
+
+        Not what was not finite when the group began, on all of its copies: masks.
+        """
+        assert self._summed is not None
+        both = zip(self._all_buffers(), self._summed, strict=True)
+        return [each for each, is_summed in both if is_summed]
 
     def _all_buffers(self) -> Iterator[torch.Tensor]:
         return (each.detach() for each in self.model.buffers())

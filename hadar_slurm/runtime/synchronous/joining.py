@@ -57,4 +57,6 @@ def together(copy: Trainer) -> Synchronous | None:
         fitness=Fitness(copy.model, copy.optimiser),
         mode=copy.mode,
     )
-    return found if copy.mode is Mode.AUTO or found.roster.open() else None
+    if copy.mode is Mode.AUTO or found.roster.open(lambda: bool(copy.asked)):
+        return found
+    return None

@@ -11,6 +11,7 @@ step needs all copies of a group, so no two groups train on after the same step.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -29,6 +30,8 @@ from hadar_slurm import untrusted_files
 log = logging.getLogger(__name__)
 
 _MOST_BYTES = 65536
+# Errors that pass: a full disk.
+_PASSING = (errno.ENOSPC, errno.EDQUOT)
 _OF_GROUP = re.compile(r"(?:ready|group|keys)-(\d+)\b")
 _READY = re.compile(r"ready-(\d+)-(\d+)")
 _GROUP = re.compile(r"group-(\d+)\.json")
@@ -70,6 +73,7 @@ class Roster:
     gather_s: float
     poll_s: float
     is_open: bool = False
+    is_refused: bool = False  # and will be
     apart: set[int] = field(default_factory=set)  # copies that the next group does not wait for
     _ready: int = -1  # the number of the group that this copy waits for
     _own_host: str = field(default_factory=socket.gethostname)
@@ -79,20 +83,31 @@ class Roster:
         """Return the directory of the files."""
         return self.directory / "together"
 
-    def open(self) -> bool:
+    def open(self, is_over: Callable[[], bool] = lambda: False) -> bool:
         """Publish that this copy can train synchronously; return whether that could be done.
 
         Only in a directory that belongs to this user and is closed to others: what is read there
-        decides with whom this copy exchanges parameters.
+        decides with whom this copy exchanges parameters. Waits until a full disk has room, or until
+        `is_over`. What an earlier process of this copy waited for, the copy does not.
         """
-        try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            untrusted_files.make_directory(self.room, 0o700)
-            self._write(f"able-{self.copy}", {"host": self._own_host, "pid": os.getpid()})
-        except OSError as error:
-            log.warning("no synchronous training: %s", error)
-            return False
-        self.is_open = True
+        why = 0
+        while not self.is_open:
+            try:
+                self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                untrusted_files.make_directory(self.room, 0o700)
+                for name in self._names():
+                    if (match := _READY.fullmatch(name)) and int(match[2]) == self.copy:
+                        (self.room / name).unlink(missing_ok=True)
+                self._write(f"able-{self.copy}", {"host": self._own_host, "pid": os.getpid()})
+                self.is_open = True
+            except OSError as error:
+                if error.errno != why:
+                    log.warning("no synchronous training: %s", error)
+                why = error.errno or 0
+                self.is_refused = why not in _PASSING
+                if self.is_refused or is_over():
+                    return False
+                time.sleep(self.poll_s)
         return True
 
     def leave(self) -> None:
@@ -166,7 +181,7 @@ class Roster:
     def _propose(self, number: int, before: Group | None, mine: Version, waited_s: float) -> None:
         """Write the next group, where that falls to this copy now."""
         here, able = set(self.here()), self.able()
-        former = set(before.hosts) & here if before else set()
+        former = set(before.hosts) & here & able.keys() if before else set()
         ready = self.waiting(number)
         alike = {copy for copy, version in ready.items() if version.end == mine.end}
         deciding = alike & former if former else alike
@@ -201,11 +216,12 @@ class Roster:
         return self.room / f"keys-{group.number}"
 
     def _group(self, number: int) -> Group | None:
-        facts = self._read(f"group-{number}.json") if number >= 0 else None
-        if facts is None:
+        """Return a group; without copies where its file is lost, as after the server's crash."""
+        if number < 0:
             return None
-        hosts = {int(copy): str(host) for copy, host in facts["hosts"].items()}
-        return Group(number, str(facts["end"]), hosts)
+        facts = self._read(f"group-{number}.json") or {}
+        hosts = {int(copy): str(host) for copy, host in facts.get("hosts", {}).items()}
+        return Group(number, str(facts.get("end", "")), hosts)
 
     def _names(self) -> list[str]:
         with suppress(OSError):

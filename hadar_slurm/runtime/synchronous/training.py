@@ -25,7 +25,7 @@ from hadar_slurm.runtime.averaging.finite import MOST_SPOILT, NotFiniteError
 from hadar_slurm.runtime.averaging.modes import Mode, is_costly
 from hadar_slurm.runtime.averaging.ranges import Ranges
 from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots
-from hadar_slurm.runtime.averaging.tensors import TensorFile
+from hadar_slurm.runtime.averaging.tensors import TensorFile, checksum_of
 from hadar_slurm.runtime.membership.presence import Doing, Presence
 from hadar_slurm.runtime.samples import mixed
 from hadar_slurm.runtime.settings import Settings
@@ -123,6 +123,7 @@ class Synchronous:
     _looked_s: float = 0.0
     _end_again_s: float = 0.0
     _failed: int = 0
+    _has_applied: bool = False  # the group, a step
     _rate: float = 0.0  # samples/s of this copy
     _spoilt: int = 0
 
@@ -137,7 +138,9 @@ class Synchronous:
         if self.fitness.fault is None and self.roster.able().keys() - {self.copy}:
             self.fitness.fault = ""
         if self.fitness.fault == "" and len(self.here() | {self.copy}) > 1:
-            return self.roster.open()
+            self.roster.open(lambda: True)  # a full disk: the next time
+        if self.roster.is_refused:
+            self.fitness.fault = f"{self.roster.room} cannot be used"
         return not self.fitness.fault
 
     def train(self, end: SlotEnd) -> Steps:
@@ -172,7 +175,8 @@ class Synchronous:
 
     def leave_group(self) -> None:
         """Leave the group, if this copy is in one."""
-        links, self.links, self.gradients.links = self.links, None, None
+        links, self.links = self.links, None
+        self.gradients.join(None)
         if links is not None:
             links.close()
 
@@ -211,11 +215,21 @@ class Synchronous:
         if not self.host.asked:
             return False
         self.presence.say(Doing.LEAVES)
-        while len(self.applied) and self.links is None and not self.slots.has_ended(end.slot + 1):
+        self.leave_group()
+        while len(self.applied) and not self.slots.has_ended(end.slot + 1):
+            if self._have_others_gone_on():
+                break  # what this copy has would take their steps from them
             if self._write(end, ()) is not None or signal.SIGTERM in self.host.asked:
                 break
             time.sleep(self.settings.poll_s)  # a full disk
         return True
+
+    def _have_others_gone_on(self) -> bool:
+        """Return whether copies that are present have formed a group without this copy."""
+        newest = self.roster.newest()
+        if newest is None or self.group is None or newest.number <= self.group.number:
+            return False
+        return self.copy not in newest.hosts and bool(set(newest.hosts) & self.here())
 
     def _is_over(self, end: SlotEnd) -> bool:
         self.host.check_claim()
@@ -233,13 +247,14 @@ class Synchronous:
             self.benched = ()
             self.presence.say(Doing.TRAINS)
             try:
-                self.group = group = self.roster.form(self.version, lambda: self._is_over(end))
+                group = self.roster.form(self.version, lambda: self._is_over(end))
             except OSError as error:
                 log.warning("no group yet: %s", error)
                 time.sleep(self.settings.poll_s)
                 continue
             if group is None:
                 return False
+            self.group = group
             try:
                 return self._meet(end, group)
             except LinkError as error:
@@ -281,6 +296,9 @@ class Synchronous:
             return False
         versions = [(int(steps), int(number)) for steps, number, _, _ in table.tolist()]
         source = max(range(links.size), key=lambda each: (*versions[each], -each))
+        if versions[source][0] < 0:  # all are to read the file again
+            self.leave_group()
+            return False
         if set(versions) != {versions[source]}:
             sent = send_state(links, Sent(self.host.named(), self.applied), source)
             if rank != source:
@@ -292,8 +310,9 @@ class Synchronous:
         rates = dict(zip(group.copies, table[:, 3].tolist(), strict=True))
         has_norm = any(isinstance(each, _BatchNorm) for each in self.model.modules())
         self.pace = Pace(rates, least=2 if has_norm else 1)
-        self.gradients.links = links
+        self.gradients.join(links)
         torch.manual_seed(mixed(self.seed, end.slot + 1, self.copy, group.number))
+        self._has_applied = False
         log.info("group %d: copies %s", group.number, ", ".join(map(str, group.copies)))
         return True
 
@@ -322,10 +341,17 @@ class Synchronous:
                 if found.outcome is Outcome.APPLIED:
                     break
                 self._drop(end, step, found)
+                if found.any(Field.SPOILT) and not found.all(Field.SPOILT):
+                    if self.gradients.own[Field.SPOILT]:
+                        log.warning("takes over parameters: those of this copy are not finite")
+                        self.version, self.applied = Version(end.id), Ranges()
+                    self.leave_group()
+                    return end
                 if found.any(Field.REGROUP):
                     self.leave_group()
                     return end
             self._failed = self._spoilt = 0
+            self._has_applied = True
             self.applied |= Ranges.of([(step, step + 1)])
             number = self.group.number if self.group else 0
             self.version = Version(end.id, number, self.version.steps + 1)
@@ -337,7 +363,7 @@ class Synchronous:
 
     def _lose(self, end: SlotEnd) -> None:
         self.leave_group()
-        if self.group is not None and self.version.steps == 0:
+        if self.group is not None and not self._has_applied:
             self._fail(end, self.group)
 
     def _drop(self, end: SlotEnd, step: int, found: Exchanged) -> None:
@@ -433,10 +459,11 @@ class Synchronous:
         links = self.links
         assert links is not None
         try:
-            told = b""
+            told, checksum = b"", checksum_of(self.host.named()[0])
             if links.rank == 0:
                 after = self._write(end, costly, stops=stops)
-                told = json.dumps(after.facts).encode() if after and not after.spoilt else b""
+                if after and not after.spoilt:
+                    told = json.dumps({**after.facts, "checksum": checksum}).encode()
             told = send_bytes(links, told, source=0)
         except LinkError as error:
             log.warning("a copy is gone at the end of slot %d: %s", end.slot + 1, error)
@@ -449,9 +476,18 @@ class Synchronous:
                 return (end,)
             self.leave_group()
             return (None,)
+        after = SlotEnd.of(facts)
+        if checksum != facts["checksum"]:
+            # GPUs of several types round differently, and memory may have an error.
+            log.info("has other parameters than the end of slot %d, and reads that", after.slot)
+            newest, file = self.host.newest()
+            if newest.id != after.id:
+                self.leave_group()
+                return (None,)
+            self.host.load(newest, file)
         if leaves:
             self.leave_group()
-        return (SlotEnd.of(facts),)
+        return (after,)
 
     def _write(
         self, end: SlotEnd, costly: Collection[int], *, stops: bool = False

@@ -26,7 +26,7 @@ def send_bytes(links: Links, contents: bytes, source: int) -> bytes:
     length = torch.tensor([len(contents)])
     links.broadcast(length, source)
     sent = torch.zeros(int(length), dtype=torch.uint8)
-    if links.rank == source:
+    if links.rank == source and contents:
         sent[:] = torch.frombuffer(bytearray(contents), dtype=torch.uint8)
     if len(sent):
         links.broadcast(sent, source)
@@ -36,7 +36,8 @@ def send_bytes(links: Links, contents: bytes, source: int) -> bytes:
 def send_state(links: Links, mine: Sent, source: int) -> Sent:
     """Return the state of the copy with rank `source`, which is `mine` there; raises LinkError.
 
-    The receiver's own state is unchanged until it has all of the other one.
+    The receiver's own state is unchanged until it has all of the other one, and all copies are
+    still there: one that has gone on without this copy has sent what it trained since.
     """
     tensors, facts = mine.named
     names = sorted(tensors)
@@ -54,4 +55,5 @@ def send_state(links: Links, mine: Sent, source: int) -> Sent:
             flat = part.reshape(-1).view(torch.uint8)
             links.broadcast(flat, source)
         received[name] = part
+    links.sum(torch.zeros(1))
     return Sent((received, heard["facts"]), Ranges.of(heard["applied"]))

@@ -22,6 +22,7 @@ from hadar_slurm.runtime.synchronous.gradients import (  # noqa: E402
     Outcome,
 )
 from hadar_slurm.runtime.synchronous.links import LinkError, Links  # noqa: E402
+from hadar_slurm.runtime.synchronous.transfer import send_bytes  # noqa: E402
 
 LIMIT_S = 90.0
 INPUTS = torch.randn(12, 4, generator=torch.Generator().manual_seed(3))
@@ -35,7 +36,12 @@ def model() -> Any:
     return made
 
 
-def in_copies(directory: Path, train: Callable[[int, Gradients], None], count: int = 2) -> Any:
+def in_copies(
+    directory: Path,
+    train: Callable[[int, Gradients], None],
+    count: int = 2,
+    make: Callable[[], Any] = model,
+) -> Any:
     """Return models and outcomes of copies that train one step, each in a thread.
 
     None begins before all are linked: one that closes its links earlier has no group formed.
@@ -53,7 +59,8 @@ def in_copies(directory: Path, train: Callable[[int, Gradients], None], count: i
         gradients.close()
         return made, found
 
-    models, are_linked = [model() for _ in range(count)], threading.Barrier(count)
+    directory.mkdir(exist_ok=True)
+    models, are_linked = [make() for _ in range(count)], threading.Barrier(count)
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(one, range(count)))
 
@@ -136,6 +143,119 @@ def test_a_value_that_is_not_finite_enters_no_copy(tmp_path: Path) -> None:
         assert int(made[1].num_batches_tracked) == 0
 
 
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_parameters_that_are_not_finite_are_told(tmp_path: Path, is_scaled: bool) -> None:
+    """Also with a GradScaler, which would skip every step of all copies."""
+
+    def train(rank: int, gradients: Gradients) -> None:
+        gradients.is_scaled = is_scaled
+        if rank:
+            with torch.no_grad():
+                gradients.model[2].weight[0, 0] = float("nan")
+        gradients.expect(6, 12, 1)
+        loss_of(gradients.model, range(6 * rank, 6 * rank + 6)).backward()
+
+    for _, found in in_copies(tmp_path, train):
+        assert found.outcome is Outcome.DROPPED
+        assert found.column(Field.SPOILT) == [0.0, 1.0]
+
+
+def test_infinite_gradients_are_a_scalers_own_affair(tmp_path: Path) -> None:
+    """It skips that step on all copies, and scales less; batch statistics have to be finite."""
+
+    def train(rank: int, gradients: Gradients) -> None:
+        gradients.is_scaled = True
+        gradients.expect(6, 12, 1)
+        factor = float("inf") if rank else 1.0
+        (loss_of(gradients.model, range(6 * rank, 6 * rank + 6)) * factor).backward()
+
+    for made, found in in_copies(tmp_path, train):
+        assert found.outcome is Outcome.APPLIED
+        assert not torch.isfinite(made[2].weight.grad).all()
+        assert torch.isfinite(made[1].running_mean).all()
+
+    def spoil(rank: int, gradients: Gradients) -> None:
+        if rank:
+            gradients.model[1].running_mean[0] = float("nan")
+        train(0, gradients)
+
+    for made, found in in_copies(tmp_path / "again", spoil):
+        assert found.outcome is Outcome.DROPPED
+        assert torch.equal(made[1].running_mean, torch.zeros(3))
+
+
+def test_a_mask_is_no_fault(tmp_path: Path) -> None:
+    """Buffers that are infinite when a group begins are not averaged."""
+
+    def train(rank: int, gradients: Gradients) -> None:
+        gradients.expect(6, 12, 1)
+        loss_of(gradients.model, range(6 * rank, 6 * rank + 6)).backward()
+
+    def masked() -> Any:
+        made = model()
+        made.register_buffer("mask", torch.full((2, 2), float("-inf")).triu(1))
+        return made
+
+    for made, found in in_copies(tmp_path, train, make=masked):
+        assert found.outcome is Outcome.APPLIED
+        assert torch.equal(made.mask, masked().mask)
+
+
+def test_a_copy_that_comes_back_changes_no_later_step(tmp_path: Path) -> None:
+    """It ends the exchange in which it was given up, while the others are in another one."""
+    is_intact, sizes = [True], []
+    is_summing, has_come_back = threading.Event(), threading.Event()
+
+    class Watched(Links):
+        def sum(self, tensor: Any) -> None:
+            sizes.append(len(tensor))
+            if len(sizes) > 1:
+                is_summing.set()
+            super().sum(tensor)
+
+    def links_of(name: str, rank: int) -> Links:
+        kind = Links if rank else Watched
+        return kind(tmp_path / name, rank, ["here"] * 2, lambda: bool(rank) or is_intact[0])
+
+    def step(gradients: Gradients, links: Links) -> Exchanged:
+        gradients.join(links)
+        gradients.open()
+        gradients.begin({})
+        gradients.expect(6, 12, 1)
+        loss_of(gradients.model.eval(), range(6 * links.rank, 6 * links.rank + 6)).backward()
+        return gradients.finish()
+
+    def stays() -> Any:
+        made = model()
+        gradients = Gradients(made, torch.optim.SGD(made.parameters(), lr=0.0))
+        assert step(gradients, links_of("one", 0)).outcome is Outcome.BROKEN
+        is_intact[0] = True
+        assert step(gradients, links_of("two", 0)).outcome is Outcome.APPLIED
+        return made
+
+    def stands_still() -> None:
+        links = links_of("one", 1)
+        is_intact[0] = False
+        assert is_summing.wait(LIMIT_S)
+        links.sum(torch.full((sizes[0],), 1e6))
+        has_come_back.set()
+
+    def comes() -> None:
+        made = model()
+        links = links_of("two", 1)
+        assert has_come_back.wait(LIMIT_S)
+        step(Gradients(made, torch.optim.SGD(made.parameters(), lr=0.0)), links)
+
+    with ThreadPoolExecutor(3) as pool:
+        one, *others = [pool.submit(each) for each in (stays, stands_still, comes)]
+        for other in others:
+            other.result(LIMIT_S)
+        made = one.result(LIMIT_S)
+    whole = model().eval()
+    loss_of(whole, range(12)).backward()
+    assert torch.allclose(made[0].weight.grad, whole[0].weight.grad, atol=1e-7)
+
+
 @pytest.mark.parametrize(
     ("samples", "why"),
     [((6, 5), "has not trained its part"), ((0, 0), "no copy has called copy.samples")],
@@ -200,6 +320,16 @@ def test_a_copy_that_gives_no_sign_of_life_is_not_waited_for(tmp_path: Path) -> 
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(one, range(2))) == ["noticed", ""]
+
+
+def test_nothing_can_be_sent(tmp_path: Path) -> None:
+    """An interval whose end could not be written: the others are told so."""
+
+    def one(rank: int) -> bytes:
+        return send_bytes(Links(tmp_path / "keys", rank, ["here"] * 2, lambda: True), b"", 0)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(one, range(2))) == [b"", b""]
 
 
 def test_a_group_without_its_other_copies_is_not_formed(tmp_path: Path) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
+import time
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +21,7 @@ pytest.importorskip("torch", reason="needs PyTorch")
 from hadar_slurm.runtime.synchronous.roster import Group, Roster, Version  # noqa: E402
 
 END = Version("abcd", 0, 0)
+LIMIT_S = 60.0
 
 
 def roster(directory: Path, copy: int, here: set[int], gather_s: float = 30.0) -> Roster:
@@ -28,12 +33,13 @@ def roster(directory: Path, copy: int, here: set[int], gather_s: float = 30.0) -
 
 def formed(rosters: list[Roster], versions: list[Version]) -> list[Group | None]:
     """Return the groups that copies come to which wait at the same time."""
+    until_s = time.monotonic() + LIMIT_S
     with ThreadPoolExecutor(len(rosters)) as pool:
         futures: list[Future[Group | None]] = [
-            pool.submit(one.form, version, lambda: False)
+            pool.submit(one.form, version, lambda: time.monotonic() > until_s)
             for one, version in zip(rosters, versions, strict=True)
         ]
-        return [future.result(60) for future in futures]
+        return [future.result() for future in futures]
 
 
 def test_all_that_are_present_form_one_group(tmp_path: Path) -> None:
@@ -100,6 +106,53 @@ def test_a_copy_with_another_end_is_left_out(tmp_path: Path) -> None:
     assert late.result() is None
     assert group is not None
     assert group.copies == (0,)
+
+
+def test_what_an_earlier_process_waited_for_does_not_count(tmp_path: Path) -> None:
+    """A copy that was killed while it waited is started again: it does not wait yet."""
+    here = {0, 1}
+    killed = roster(tmp_path, 1, here)
+    (killed.room / "ready-0-1").write_text(json.dumps({"end": END.end, "group": 0, "steps": 0}))
+    assert killed.waiting(0) == {1: END}
+    roster(tmp_path, 1, here)
+    assert killed.waiting(0) == {}
+
+
+def test_a_group_whose_file_is_lost_is_replaced(tmp_path: Path) -> None:
+    """After a crash of the file server a new file may be empty."""
+    here = {0, 1}
+    rosters = [roster(tmp_path, copy, here) for copy in here]
+    (rosters[0].room / "group-6.json").write_text("")
+    assert {group.number for group in formed(rosters, [END] * 2) if group} == {7}
+
+
+def test_a_copy_that_can_no_longer_train_so_is_not_waited_for(tmp_path: Path) -> None:
+    """It was in the last group, was started again by another script, and forms no group."""
+    here = {0, 1}
+    first = [roster(tmp_path, copy, here) for copy in here]
+    formed(first, [END] * 2)
+    first[0].leave()
+    here -= {1}
+    (group,) = formed([roster(tmp_path, 2, {*here, 2}, gather_s=0.2)], [END])
+    assert group is not None
+    assert group.copies == (2,)
+
+
+def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
+    """A copy that comes while the disk is full trains with the others once it has room."""
+    left = [errno.ENOSPC, errno.ENOSPC, errno.EDQUOT]
+
+    class Full(Roster):
+        def _write(self, name: str, facts: Mapping[str, Any]) -> None:
+            if left:
+                raise OSError(left.pop(), "no room")
+            super()._write(name, facts)
+
+    assert Full(tmp_path, 0, lambda: {0}, 1.0, 0.01).open()
+    left.append(errno.ENOSPC)
+    assert not Full(tmp_path, 0, lambda: {0}, 1.0, 0.01).open(lambda: True)
+    left.append(errno.EACCES)
+    assert not Full(tmp_path, 0, lambda: {0}, 1.0, 0.01).open()
 
 
 def test_the_files_are_closed_to_other_users(tmp_path: Path) -> None:

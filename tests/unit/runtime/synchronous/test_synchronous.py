@@ -79,6 +79,59 @@ def test_values_that_are_not_finite_are_dropped(job_of: Callable[..., Job]) -> N
     assert "step 7 is trained again: gradients of rank 1" in job.log()
 
 
+def test_parameters_that_are_not_finite_are_replaced(job_of: Callable[..., Job]) -> None:
+    """A copy's memory has an error: it takes over the others' parameters, and all train on."""
+    job = job_of(40, awaits={0: (0, 1, 2)})
+    job.start(1, 2)
+    job.start(0, changes={7: float("nan")})
+    for copy in range(3):
+        job.end(copy)
+    check_alone(job, 0, 1, 2)
+    assert "takes over parameters: those of this copy are not finite" in job.log()
+
+
+def test_a_copy_with_other_parameters_reads_those_of_the_end(job_of: Callable[..., Job]) -> None:
+    """A bit has flipped, or GPUs round differently: from the next end on all are the same again."""
+    job = job_of(300, sample_s=0.001, settings=replace(SETTINGS, slot_s=0.5))
+    job.start(0, awaits={0: (0, 1)})
+    job.start(1, changes={7: 0.125})
+    job.end(0)
+    job.end(1)
+    job.check(0, 1)
+    assert job.log().count("copy 1: has other parameters than the end of slot") == 1
+    assert "a copy is gone" not in job.log()
+
+
+def test_a_batch_too_small_for_all_copies_is_trained_by_some(job_of: Callable[..., Job]) -> None:
+    """Batch statistics need two samples, and the others train some that do not count."""
+    job = job_of(30, norm=True, batch_size=4, awaits={0: (0, 1, 2)})
+    job.start(0, 1, 2)
+    for copy in range(3):
+        job.end(copy)
+    job.check(0, 1, 2)
+
+
+def test_a_copy_that_was_left_behind_takes_no_steps_from_the_others(
+    job_of: Callable[..., Job],
+) -> None:
+    """Asked to save what it trained before, it leaves that to the copies that went on."""
+    settings = replace(SETTINGS, gone_after_s=2.0, slot_s=60.0)
+    job = job_of(300, sample_s=0.002, settings=settings, awaits={0: (0, 1, 2)})
+    job.start(0, 1, 2)
+    until(lambda: len(job.steps(1)) > 10, job)
+    job.kill(1, signal.SIGSTOP)
+    until(lambda: "no sign of life" in job.log(), job)
+    told = len(job.steps(0))
+    until(lambda: len(job.steps(0)) > told + 40, job)
+    job.kill(1, signal.SIGTERM)
+    job.kill(1, signal.SIGCONT)
+    job.end(1, 128 + signal.SIGTERM)
+    job.end(0)
+    job.end(2)
+    check_alone(job, 0, 2)
+    assert len(job.steps(0)) < job.total_steps + 20
+
+
 def test_a_copy_that_stands_still_is_left_behind(job_of: Callable[..., Job]) -> None:
     """The others go on without it; when it continues, it takes over their state."""
     job = job_of(200, sample_s=0.002, settings=replace(SETTINGS, gone_after_s=2.0))
