@@ -27,7 +27,7 @@ from hadar_slurm.runtime.copy import Copy
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
 
-LIMIT_S = 300.0
+LIMIT_S = 600.0
 # A busy machine may keep a copy from showing that it lives for some time.
 SETTINGS = Settings(
     slot_s=1.0,
