@@ -136,7 +136,8 @@ def _cells(job: Job, line: Line, now_s: float) -> Sequence[str | Text]:
     has_gpus = job.phase is not Phase.QUEUED
     done = 1.0 - job.steps_left / job.spec.total_steps
     held = sum(gang.num_gpus for gang in job.allocation.gangs)
-    gpus = held if forked and forked.copies else job.spec.num_gpus
+    sizes = sorted({job.spec.num_gpus, *(size for _, size in job.spec.gangs)})
+    gpus = str(held) if forked and forked.copies else " or ".join(map(str, sizes))
     if not has_gpus:
         where = [line["waiting"].get(job.job_id, "")]
     elif forked is None:
@@ -148,7 +149,7 @@ def _cells(job: Job, line: Line, now_s: float) -> Sequence[str | Text]:
         # Text of users is not parsed as markup.
         Text(job.spec.user),
         state_of(line["jobs"][job.job_id]),
-        str(gpus),
+        gpus,
         f"{done:.0%}",
         "" if has_gpus else span(max(0.0, now_s - job.spec.submitted_s)),
         span(job.steps_left / throughput) if has_gpus and throughput > 0 else "",

@@ -10,7 +10,7 @@ from math import inf
 from typing import NamedTuple
 
 from hadar_slurm.core.cluster import GpuType, JobId, NodeName
-from hadar_slurm.core.gang import Allocation
+from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.errors import JobSpecError, PhaseError
 
@@ -41,7 +41,7 @@ class JobSpec:
     """The user's request; never changes."""
 
     job_id: JobId
-    # The gang's size W.
+    # The gang's size W; where it depends on the GPU type, the smallest.
     num_gpus: int
     # Training steps of the whole gang.
     total_steps: int
@@ -56,6 +56,8 @@ class JobSpec:
     restart_cost_s: float = 30.0
     # Above 1 the job may be forked (HadarE): whole gangs, each on its own node, share its steps.
     max_copies: int = 1
+    # The GPUs of a copy by type in lower case, sorted; it runs on no other. Empty: `num_gpus`.
+    gangs: tuple[tuple[str, int], ...] = ()
     # Seconds of parameter averaging at the end of a round with two or more copies.
     aggregation_cost_s: float = 0.0
     workload: str = ""
@@ -78,6 +80,29 @@ class JobSpec:
             raise JobSpecError(
                 f"job {self.job_id}: {', '.join(wrong)} is not a gang of {self.num_gpus} GPUs"
             )
+        if self.gangs and self.num_gpus != min(size for _, size in self.gangs):
+            sizes = ", ".join(f"{gpu_type}:{size}" for gpu_type, size in self.gangs)
+            raise JobSpecError(
+                f"job {self.job_id}: {self.num_gpus} GPUs are not the smallest gang of {sizes}"
+            )
+
+    def gpus_on(self, gpu_type: str) -> int:
+        """Return the GPUs of a gang on a type."""
+        if not self.gangs:
+            return self.num_gpus
+        return dict(self.gangs).get(gpu_type.lower(), self.num_gpus)
+
+    def shapes_on(self, gpu_type: str) -> tuple[Shape, ...]:
+        """Return the allowed layouts of a gang on a type."""
+        return (Shape(1, self.gpus_on(gpu_type)),) if self.gangs else self.shapes
+
+    def throughput_on(self, gpu_type: str) -> float:
+        """Return the steps/s of a gang within one node of a type; 0 where it does not run."""
+        return self.throughputs.on(gpu_type, self.gpus_on(gpu_type))
+
+    def has_size_of(self, gang: Gang) -> bool:
+        """Return whether a gang has the job's number of GPUs on each of its types."""
+        return all(gang.num_gpus == self.gpus_on(gpu_type) for gpu_type in gang.gpus_by_type)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from operator import is_not, itemgetter
 
 from hadar_slurm.core.cluster import JobId, Slot, natural_key, naturally_sorted
 from hadar_slurm.core.gang import Allocation, Gang
-from hadar_slurm.core.job import Job
+from hadar_slurm.core.job import Job, Shape
 from hadar_slurm.core.snapshot import Snapshot, shape_of
 from hadar_slurm.errors import InvalidPlan
 
@@ -192,9 +192,10 @@ def _broken_by_gang(snapshot: Snapshot, job: Job, gang: Gang) -> Iterator[str]:
     if unknown:
         yield f"is placed on unknown node {', '.join(unknown)}"
         return
-    if gang.num_gpus != job.spec.num_gpus:
-        yield f"gets {gang.num_gpus} GPUs and its gang is {job.spec.num_gpus}"
-    elif snapshot.rules.is_uniform and shape_of(gang) not in (None, *job.spec.shapes):
+    if not job.spec.has_size_of(gang):
+        sizes = sorted({job.spec.gpus_on(gpu_type) for gpu_type in gang.gpus_by_type})
+        yield f"gets {gang.num_gpus} GPUs and its gang is {' or '.join(map(str, sizes))}"
+    elif snapshot.rules.is_uniform and shape_of(gang) not in (None, *_shapes(job, gang)):
         yield f"gets the shape {shape_of(gang)}, which it does not allow"
     for node in gang.gpus_by_node:
         if not nodes[node].is_schedulable:
@@ -208,6 +209,10 @@ def _broken_by_gang(snapshot: Snapshot, job: Job, gang: Gang) -> Iterator[str]:
         yield f"gets {gang}, which cannot be expressed: {reason}"
     if snapshot.rules.throughput(gang, job.spec.throughputs) <= 0:
         yield f"does not fit on {gang}"
+
+
+def _shapes(job: Job, gang: Gang) -> tuple[Shape, ...]:
+    return job.spec.shapes_on(next(iter(gang.gpus_by_type)))
 
 
 def _broken_by_capacity(snapshot: Snapshot, plan: Plan) -> Iterator[str]:

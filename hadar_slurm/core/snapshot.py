@@ -81,6 +81,16 @@ class Ended:
     end_s: float
 
 
+def _of_smallest(job: Job) -> Job:
+    """Return a job with the smallest of its gangs alone."""
+    spec = job.spec
+    if not spec.gangs:
+        return job
+    larger = {gpu_type for gpu_type, size in spec.gangs if size > spec.num_gpus}
+    only = replace(spec, gangs=(), throughputs=spec.throughputs.without(larger))
+    return replace(job, spec=only)
+
+
 def shape_of(gang: Gang) -> Shape | None:
     """Return a gang's uniform shape, or None if its nodes hold different numbers of GPUs."""
     counts = gang.gpus_by_node.values()
@@ -132,13 +142,15 @@ class Snapshot:
     def running(self) -> Mapping[JobId, Allocation]:
         """Return what each running job holds, in the order of `jobs`.
 
-        Of jobs with one gang only, and none that is left out.
+        Of jobs with one gang only, of one size on all types, and none that is left out.
         """
         is_running = Phase.RUNNING
         return {
             job.spec.job_id: job.allocation
             for job in self.jobs
-            if job.phase is is_running and job.allocation.is_rigid and not job.left_out
+            if job.phase is is_running
+            and job.allocation.is_rigid
+            and not (job.left_out or job.spec.gangs)
         }
 
     @cached_property
@@ -171,12 +183,17 @@ class Snapshot:
         """Return the jobs that are not to be planned; they hold nothing."""
         return tuple([job.spec.job_id for job in self.others if job.left_out])
 
-    @property
-    def for_policies(self) -> Snapshot:
-        """Return what a policy is to see: all but the jobs that are left out."""
-        if not self.left_out:
+    def for_policy(self, *, sizes_by_type: bool) -> Snapshot:
+        """Return what a policy is to see: all but the jobs that are left out.
+
+        Unless the policy heeds `JobSpec.gangs` (`sizes_by_type`), a job of which these differ is to
+        it one with the smallest, which has no throughput on the types of the others.
+        """
+        unequal = [] if sizes_by_type else [j.job_id for j in self.others if j.spec.gangs]
+        if not (self.left_out or unequal):
             return self
-        return replace(self, jobs=tuple(job for job in self.jobs if not job.left_out))
+        jobs = (job for job in self.jobs if not job.left_out)
+        return replace(self, jobs=tuple([_of_smallest(job) if unequal else job for job in jobs]))
 
     @property
     def plannable_capacity(self) -> dict[Slot, int]:

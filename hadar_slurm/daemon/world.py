@@ -17,7 +17,7 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.errors import ConfigError, HadarError
-from hadar_slurm.policies.policy import Policy, SolverLimits
+from hadar_slurm.policies.policy import Policy, SolverLimits, heeds_gangs
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.resources import data_file
 from hadar_slurm.sim.onward import begins
@@ -91,6 +91,11 @@ class Remembering:
     def name(self) -> str:
         """Return the policy's name."""
         return self.policy.name
+
+    @property
+    def sizes_by_type(self) -> bool:
+        """Return whether the policy heeds gangs by GPU type."""
+        return heeds_gangs(self.policy)
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return the policy's plan."""

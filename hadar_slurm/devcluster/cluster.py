@@ -259,7 +259,7 @@ class LocalCluster:
 
     def _start_accounting(self, binaries: Mapping[str, str], port: int) -> None:
         try:
-            runner = self.runner(timeout_s=10)
+            runner = self.runner(timeout_s=60)  # sacctmgr takes long on a loaded machine
             slurmdbd.start(self.directory, binaries, user=layout.user(), port=port, runner=runner)
         except HadarError:
             if _PORT_IN_USE in log_tail(self.directory, "slurmdbd"):

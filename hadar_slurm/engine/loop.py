@@ -17,7 +17,7 @@ from hadar_slurm.engine.actions import Outcome, Start, Status, Stop
 from hadar_slurm.engine.backend import Backend, Wake
 from hadar_slurm.engine.reconcile import Renewals, reconcile
 from hadar_slurm.errors import HadarError, SlurmError
-from hadar_slurm.policies.policy import Policy
+from hadar_slurm.policies.policy import Policy, heeds_gangs
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,8 @@ def run_round(
             snapshot = backend.observe()
         round_ = replace(round_, start_s=snapshot.now_s)
         with _timed("plan", durations, clock):
-            proposed = policy.plan(snapshot.for_policies, round_)
+            seen = snapshot.for_policy(sizes_by_type=heeds_gangs(policy))
+            proposed = policy.plan(seen, round_)
         proposed = proposed.with_waiting(snapshot.left_out, WaitReason.LIMITED)
         with _timed("check", durations, clock):
             check_plan(snapshot, proposed)

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from hadar_slurm.core.cluster import JobId
@@ -33,9 +33,11 @@ MAX_LIMIT_S = 1e9
 MAX_COPIES = 1000
 MAX_MEMORY_GB, MAX_CAPABILITY = 1e6, 1e3
 MAX_TYPES = 32
+MAX_CORES, MAX_MEMORY_MB = 65_000, 10**9
 _KEYS = frozenset(
     "hadar workload rates steps limit_s gpus asks shape copies checkpoint restart_loss_s "
-    "restart_cost_s held steered leave comment types memory_gb capability excludes time_on".split()
+    "restart_cost_s held steered leave comment types memory_gb capability excludes time_on "
+    "gangs cores mem_mb".split()
 )
 # sbatch's options that request GPUs, and their values such as `v100:2,k80` or, of gres, `gpu:2`.
 # They become part of a command, so nothing else may be in them.
@@ -78,6 +80,12 @@ class Description:
     shape: Shape | None = None
     # Above 1 the tasks of the job's array are copies of one training (HadarE), each on one node.
     copies: int = 1
+    # By GPU type in lower case: the GPUs of a copy, of which `gpus` is the smallest number, and its
+    # cores and MB of memory where hadard is to set them. A copy runs on no other type. Empty: on
+    # all types `gpus`, and cores and memory as submitted.
+    gangs: Mapping[str, int] = field(default_factory=dict)
+    cores: Mapping[str, int] = field(default_factory=dict)
+    memory_mb: Mapping[str, int] = field(default_factory=dict)
     checkpoint: bool = False
     # Not 0: the job listens for no signal, and may be requeued when it loses at most this work.
     restart_loss_s: float = 0.0
@@ -125,6 +133,7 @@ class Description:
             raise JobSpecError(f"the shape {self.shape} is not a gang of {self.gpus} GPUs")
         if self.copies > 1 and self.shape != Shape(1, self.gpus):
             raise JobSpecError("a copy of a forked job needs all its GPUs on one node")
+        self._check_gangs()
         for gpu_type, throughput in self.throughputs.items():
             if isinstance(throughput, bool) or not isinstance(throughput, int | float):
                 raise JobSpecError(f"throughput of {gpu_type} must be a number, not {throughput!r}")
@@ -142,6 +151,56 @@ class Description:
         cost_s = self.restart_cost_s
         if isinstance(cost_s, bool) or not (cost_s is None or 0 <= cost_s <= MAX_RESTART_S):
             raise JobSpecError(f"restart cost must be 0 to {MAX_RESTART_S:g} s, not {cost_s!r}")
+
+    def _check_gangs(self) -> None:
+        for what, values, most in (
+            ("GPUs", self.gangs, MAX_GPUS),
+            ("cores", self.cores, MAX_CORES),
+            ("MB of memory", self.memory_mb, MAX_MEMORY_MB),
+        ):
+            if len(values) > MAX_TYPES or not all(map(_TYPE.fullmatch, values)):
+                raise JobSpecError(f"no GPU types: {', '.join(values)}")
+            for gpu_type, value in values.items():
+                if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                    wanted = f"a whole number, 1 to {most}"
+                    raise JobSpecError(f"{what} on {gpu_type} must be {wanted}, not {value!r}")
+            if not values.keys() <= self.gangs.keys():
+                other = sorted(values.keys() - self.gangs.keys())[0]
+                raise JobSpecError(f"{what} are given on {other}, and no GPUs of a copy there")
+        if self.gangs and self.copies < 2:
+            raise JobSpecError("only a job in copies may have another number of GPUs on each type")
+        if self.gangs and self.gpus != min(self.gangs.values()):
+            raise JobSpecError(f"{self.gpus} GPUs are not the smallest gang of {dict(self.gangs)}")
+
+    def gpus_on(self, gpu_type: str) -> int:
+        """Return the GPUs of a gang on a type."""
+        return self.gangs.get(gpu_type.lower(), self.gpus)
+
+    def shapes_on(self, gpu_type: str) -> tuple[Shape, ...]:
+        """Return the layouts that the job may have on a type."""
+        return (Shape(1, self.gpus_on(gpu_type)),) if self.gangs else self.shapes
+
+    def in_one_copy(self, gpus: int) -> Description:
+        """Return the job without further copies; of several gangs, the one of `gpus` GPUs.
+
+        It then has throughputs on the types of that gang only.
+        """
+        if not self.gangs:
+            return replace(self, copies=1)
+        types = {gpu_type for gpu_type, size in self.gangs.items() if size == gpus}
+        named = tuple(name for name in self.needs.types if name in types)
+        given = {name: speed for name, speed in self.throughputs.items() if name in types}
+        return replace(
+            self,
+            copies=1,
+            gpus=gpus,
+            shape=Shape(1, gpus),
+            gangs={},
+            cores={},
+            memory_mb={},
+            throughputs=given,
+            needs=replace(self.needs, types=named),
+        )
 
     @property
     def num_nodes(self) -> str:
@@ -168,6 +227,9 @@ def encode(description: Description) -> str:
         "asks": dict(description.asks),
         "shape": str(description.shape) if description.shape else "",
         "copies": description.copies if description.copies > 1 else None,
+        "gangs": dict(description.gangs),
+        "cores": dict(description.cores),
+        "mem_mb": dict(description.memory_mb),
         "checkpoint": description.checkpoint,
         "restart_loss_s": description.restart_loss_s or None,
         "restart_cost_s": description.restart_cost_s,
@@ -224,6 +286,9 @@ def decode(comment: str) -> Description | None:
     ):
         text = "types, memory_gb or capability of the job's description has the wrong form"
         raise JobSpecError(text)
+    sizes = {name: tree.get(name, {}) for name in ("gangs", "cores", "mem_mb")}
+    if wrong := [name for name, value in sizes.items() if not isinstance(value, dict)]:
+        raise JobSpecError(f"{wrong[0]} of the job's description has the wrong form")
     if not isinstance(asks, dict):
         raise JobSpecError(f"no request for GPUs and nodes: {asks!r}")
     return Description(
@@ -238,6 +303,9 @@ def decode(comment: str) -> Description | None:
         time_on=str(tree.get("time_on", "")),
         shape=parse_shape(str(tree["shape"])) if tree.get("shape") else None,
         copies=tree.get("copies", 1),
+        gangs=sizes["gangs"],
+        cores=sizes["cores"],
+        memory_mb=sizes["mem_mb"],
         checkpoint=tree.get("checkpoint") is True,
         restart_loss_s=loss_s,
         restart_cost_s=restart,
@@ -311,6 +379,7 @@ def job_spec(
         throughputs=throughputs,
         submitted_s=submitted_s,
         shapes=shapes or description.shapes,
+        gangs=tuple(sorted(description.gangs.items())),
         can_checkpoint=description.checkpoint,
         restart_cost_s=cost_s + description.restart_loss_s / 2,
         workload=description.workload,

@@ -98,6 +98,8 @@ class Estimator:
         A throughput given for a slice of a GPU names it.
         """
         needs = description.needs
+        if description.gangs and gpu_type.lower() not in description.gangs:
+            return "no gang of a copy is given for it"
         if gpu_type.lower() in map(str.lower, description.throughputs):
             needs = needs.naming(gpu_type)
         return needs.why_not(gpu_type, self.known_types)
@@ -185,17 +187,30 @@ class Estimator:
         given = description.throughputs
         most_off = self.credits.most_off(user)
         key: tuple[object, ...] = (workload, gpus, description.needs, without, most_off)
-        key = (*key, *given.items())
+        key = (*key, *given.items(), *description.gangs.items())
         if not given:
             key = (*key, here, description.steps, description.limit_s)
         if key not in self._known:
             if given:
                 found = self._as_given(description, user)
             else:
-                prior = self._prior(description, here)
-                found = model.estimated_throughputs(self.speeds, workload, gpus, here, prior)
+                found = self._estimated(description, workload, here)
             self._known[key] = self._suitable(description, found, without)
         return self._known[key]
+
+    def _estimated(
+        self, description: Description, workload: Workload, gpu_types: tuple[str, ...]
+    ) -> Known:
+        """Return the estimates for the gang of each type."""
+        prior = self._prior(description, gpu_types)
+        rows: dict[tuple[str, int], GangThroughput] = {}
+        estimates: dict[str, Estimate] = {}
+        for size in sorted({description.gpus_on(gpu_type) for gpu_type in gpu_types}):
+            here = [name for name in gpu_types if description.gpus_on(name) == size]
+            found = model.estimated_throughputs(self.speeds, workload, size, here, prior)
+            rows |= dict(found[0].rows)
+            estimates |= found[1]
+        return Throughputs.of(rows), estimates
 
     def _forget_old(self) -> None:
         """Clear the caches when a measurement has come, and when they are large."""
@@ -212,18 +227,19 @@ class Estimator:
         estimates = {}
         for name in throughputs.gpu_types:
             origin = Origin.MEASURED if name in seen else Origin.GIVEN
-            value = throughputs.on(name, description.gpus)
+            value = throughputs.on(name, description.gpus_on(name))
             estimates[name] = Estimate(value, origin, model.UNCERTAINTIES[origin])
         return throughputs, estimates
 
     def _bounded(self, description: Description, user: str) -> tuple[Throughputs, tuple[str, ...]]:
         self._forget_old()
-        size, most_off = description.gpus, self.credits.most_off(user)
-        key = (workload_of(description, user), size, most_off, *description.throughputs.items())
+        size_on, most_off = description.gpus_on, self.credits.most_off(user)
+        sizes = {gpu_type: size_on(gpu_type) for gpu_type in description.throughputs}
+        key = (workload_of(description, user), most_off, *sizes.items())
+        key = (*key, *description.throughputs.items())
         if key not in self._bounds:
-            given = Throughputs.of(
-                {(k, size): GangThroughput(float(v)) for k, v in description.throughputs.items()}
-            )
+            speeds = description.throughputs.items()
+            given = Throughputs.of({(k, size_on(k)): GangThroughput(float(v)) for k, v in speeds})
             known = self.table.throughputs(description.workload) or Throughputs()
             measured = self._measured(description, user)
             self._bounds[key] = bounded_throughputs(given, known, measured, most_off=most_off)
@@ -232,7 +248,11 @@ class Estimator:
     def _measured(self, description: Description, user: str) -> Throughputs:
         """Return what the user's jobs of the same workload and gang have done, by type."""
         found = self.speeds.measured.get(workload_of(description, user), {})
-        places = {p: m.steps_per_s for p, m in found.items() if p.num_gpus == description.gpus}
+        places = {
+            place: seen.steps_per_s
+            for place, seen in found.items()
+            if place.num_gpus == description.gpus_on(place.gpu_type)
+        }
         return model.rows_of(places if description.workload else {})
 
     def _suitable(self, description: Description, found: Known, without: frozenset[str]) -> Known:

@@ -106,6 +106,7 @@ def _job(job: Job) -> Line:
         "nodes": None if allowed is None else sorted(allowed, key=natural_key),
         "bound_type": job.bound_type,
         "copies": spec.max_copies if spec.max_copies > 1 else None,
+        "gangs": dict(spec.gangs) or None,
         "aggregation_cost_s": spec.aggregation_cost_s or None,
         "fair_share": job.fair_share,
         "partition": job.partition or None,
@@ -129,7 +130,7 @@ def _job(job: Job) -> Line:
         "throughputs": {
             gpu_type: float(f"{throughput:.5g}")
             for gpu_type in spec.throughputs.gpu_types
-            if (throughput := spec.throughputs.on(gpu_type, spec.num_gpus)) > 0
+            if (throughput := spec.throughput_on(gpu_type)) > 0
         },
         "restart_cost_s": spec.restart_cost_s,
         # Fields at their usual value are left out.
@@ -223,8 +224,9 @@ def throughputs_of(job: Line) -> Mapping[str, float]:
 
 def job_of(name: str, tree: Line) -> Job:
     """Return a job of a line's `jobs`."""
+    gangs = tree.get("gangs", {})
     throughputs = {
-        (gpu_type, tree["gpus"]): GangThroughput(throughput)
+        (gpu_type, gangs.get(gpu_type, tree["gpus"])): GangThroughput(throughput)
         for gpu_type, throughput in throughputs_of(tree).items()
     }
     spec = JobSpec(
@@ -237,6 +239,7 @@ def job_of(name: str, tree: Line) -> Job:
         can_checkpoint=not tree.get("stays", False),
         restart_cost_s=tree.get("restart_cost_s", 0.0),
         max_copies=tree.get("copies", 1),
+        gangs=tuple(sorted(gangs.items())),
         aggregation_cost_s=tree.get("aggregation_cost_s", 0.0),
         workload=tree["workload"],
         user=tree["user"],

@@ -98,7 +98,7 @@ class Allocator:
 
     def throughput(self, job: Job, gpu_type: GpuType) -> float:
         """Return the steps/s of a job's gang on one type, on as few nodes as there could be."""
-        size = job.spec.num_gpus
+        size = job.spec.gpus_on(gpu_type)
         is_spread = self.rules.counts_spread and self.snapshot.cluster.largest_node(gpu_type) < size
         return job.spec.throughputs.on(gpu_type, size, is_spread=is_spread)
 
@@ -115,7 +115,7 @@ class Allocator:
         is_usable = facts.usable.get(gpu_type)
         if is_usable is None:
             is_usable = facts.usable[gpu_type] = (
-                job.spec.throughputs.on(gpu_type, job.spec.num_gpus) > 0
+                job.spec.throughput_on(gpu_type) > 0
                 and job.bound_type in (None, gpu_type)
                 and self._has_nodes(job, gpu_type)
             )
@@ -170,8 +170,11 @@ class Allocator:
         Without `gpu_types`, of those on which the job trains at all, the fastest first.
         """
         facts, size, reserved = self._facts.of(job), job.spec.num_gpus, self._reserved
+        has_sizes = bool(job.spec.gangs)
         for gpu_type in facts.by_speed if gpu_types is None else gpu_types:
             index = self._indexes.get(gpu_type) or self._index(gpu_type)
+            if has_sizes:
+                size = job.spec.gpus_on(gpu_type)
             has_room = index.total - reserved[gpu_type] >= size
             # First what is known, without a call.
             if has_room and (facts.usable.get(gpu_type) or self._may_use(job, gpu_type, facts)):
@@ -287,7 +290,7 @@ class Allocator:
 
     def gang_on(self, job: Job, gpu_type: GpuType) -> Gang | None:
         """Return free GPUs of one type for a job's gang, on the fewest nodes, or None."""
-        has_too_few = self._index(gpu_type).total < job.spec.num_gpus
+        has_too_few = self._index(gpu_type).total < job.spec.gpus_on(gpu_type)
         if has_too_few or job.bound_type not in (None, gpu_type):
             return None
         return self._gang_among(job, gpu_type, self._restriction(job, gpu_type, is_mixed=False))
@@ -296,12 +299,12 @@ class Allocator:
         self, job: Job, gpu_type: GpuType, among: frozenset[NodeName] | None
     ) -> Gang | None:
         """Return free GPUs of one type for a job's gang on some of these nodes, or None."""
-        size, throughputs = job.spec.num_gpus, job.spec.throughputs
+        size, throughputs = job.spec.gpus_on(gpu_type), job.spec.throughputs
         index = self._index(gpu_type)
         if not self.rules.is_uniform:
             counts = index.scatter(size, among) if throughputs.on(gpu_type, size) > 0 else None
             return Gang.of({(node, gpu_type): n for node, n in counts.items()}) if counts else None
-        for shape in job.spec.shapes:
+        for shape in job.spec.shapes_on(gpu_type):
             if throughputs.on(gpu_type, size, is_spread=shape.nodes > 1) <= 0:
                 continue
             names = index.tightest(shape.gpus_per_node, shape.nodes, among)
@@ -312,6 +315,8 @@ class Allocator:
     def _mixed_gang(self, job: Job, gpu_types: Sequence[GpuType]) -> Gang | None:
         spec = job.spec
         if not self.rules.may_mix_types or job.bound_type is not None or spec.num_gpus < 2:
+            return None
+        if spec.gangs:
             return None
         usable = [k for k in gpu_types if spec.throughputs.on(k, spec.num_gpus, is_spread=True)]
         shapes = (shape for shape in spec.shapes if shape.nodes > 1 and len(usable) > 1)
@@ -340,12 +345,13 @@ class Allocator:
 
     def _has_nodes(self, job: Job, gpu_type: GpuType) -> bool:
         counts = [node.by_type[gpu_type] for node in self.nodes_for(job, gpu_type)]
+        size = job.spec.gpus_on(gpu_type)
         if not self.rules.is_uniform:
-            return sum(counts) >= job.spec.num_gpus
+            return sum(counts) >= size
         return any(
             sum(count >= shape.gpus_per_node for count in counts) >= shape.nodes
-            and job.spec.throughputs.on(gpu_type, job.spec.num_gpus, is_spread=shape.nodes > 1) > 0
-            for shape in job.spec.shapes
+            and job.spec.throughputs.on(gpu_type, size, is_spread=shape.nodes > 1) > 0
+            for shape in job.spec.shapes_on(gpu_type)
         )
 
     def _reason(self, job: Job, *, is_patient: bool) -> WaitReason:
@@ -379,6 +385,7 @@ class Allocator:
         spec = JobSpec(
             job_id=JobId("0"), num_gpus=job.spec.num_gpus, total_steps=1, shapes=job.spec.shapes,
             throughputs=job.spec.throughputs, can_checkpoint=job.spec.can_checkpoint,
+            gangs=job.spec.gangs,
         )  # fmt: skip
         alike = Job(spec, allowed_nodes=job.allowed_nodes, bound_type=job.bound_type)
         return _fits(self.snapshot.cluster, self.rules, alike, only_open=only_open)

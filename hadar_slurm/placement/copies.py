@@ -22,10 +22,11 @@ class Copies:
         self, job: Job, gpu_types: Sequence[GpuType], gangs: Sequence[Gang]
     ) -> Iterator[Gang]:
         """Yield where copies could go, each on a node of its own; held places before tight fits."""
-        size, free = job.spec.num_gpus, self.allocator.free
+        free = self.allocator.free
         taken = {node for gang in gangs for node in gang.gpus_by_node}
         held = [gang for gang in held_by(job).gangs if not gang.is_spread]
         for gpu_type in gpu_types:
+            size = job.spec.gpus_on(gpu_type)
             slots = [slot for slot in self.allocator.slots_for(job, gpu_type) if free[slot] >= size]
             slots.sort(key=lambda slot: free[slot])
             for gang in [

@@ -48,18 +48,18 @@ class Eligibility:
     def fastest_types(self, job: Job) -> frozenset[GpuType]:
         """Return the GPU types on which a job trains fastest, of those that could hold its gang."""
         spec = job.spec
-        key = (spec.throughputs, spec.shapes, job.allowed_nodes)
+        key = (spec.throughputs, spec.shapes, spec.gangs, job.allowed_nodes)
         if key not in self._fastest:
             throughputs: dict[GpuType, float] = {}
-            for shape in spec.shapes:
+            for shape in {s for k in self.snapshot.cluster.gpus_by_type for s in spec.shapes_on(k)}:
                 num_nodes = Counter(
                     slot.gpu_type
                     for slot, count in self.snapshot.cluster.capacity.items()
                     if count >= shape.gpus_per_node and job.may_use(slot.node)
                 )
-                on, size, is_spread = spec.throughputs.on, spec.num_gpus, shape.nodes > 1
+                on, size, is_spread = spec.throughputs.on, shape.num_gpus, shape.nodes > 1
                 for gpu_type, number in num_nodes.items():
-                    if number >= shape.nodes:
+                    if number >= shape.nodes and shape in spec.shapes_on(gpu_type):
                         throughput = on(gpu_type, size, is_spread=is_spread)
                         throughputs[gpu_type] = max(throughput, throughputs.get(gpu_type, 0.0))
             best = max(throughputs.values(), default=0.0)

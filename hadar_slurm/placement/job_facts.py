@@ -60,10 +60,11 @@ class JobFacts:
         known = self._by_job.get(spec.job_id)
         if known and known[0] is spec and known[1] is allowed and known[2] is bound:
             return known[3]
-        key = (spec.throughputs, spec.num_gpus, spec.shapes, allowed, bound, spec.can_checkpoint)
+        sizes = (spec.num_gpus, spec.gangs, spec.shapes)
+        key = (spec.throughputs, sizes, allowed, bound, spec.can_checkpoint)
         found = self._facts.get(key)
         if found is None:
-            by_speed = speeds(spec.throughputs, spec.num_gpus, self.gpu_types)
+            by_speed = speeds(spec.throughputs, spec.num_gpus, spec.gangs, self.gpu_types)
             found = self._facts[key] = SharedFacts(by_speed)
         self._by_job[spec.job_id] = (spec, allowed, bound, found)
         return found
@@ -77,8 +78,15 @@ def _about(cluster: Cluster, rules: GangRules) -> JobFacts:
 
 @lru_cache(maxsize=4096)
 def speeds(
-    throughputs: Throughputs, num_gpus: int, gpu_types: tuple[GpuType, ...]
+    throughputs: Throughputs,
+    num_gpus: int,
+    gangs: tuple[tuple[str, int], ...],
+    gpu_types: tuple[GpuType, ...],
 ) -> tuple[GpuType, ...]:
     """Return the types of `gpu_types` on which such a gang trains at all, the fastest first."""
-    ordered = sorted((-throughputs.on(gpu_type, num_gpus), gpu_type) for gpu_type in gpu_types)
+    sizes = dict(gangs)
+    ordered = sorted(
+        (-throughputs.on(gpu_type, sizes.get(gpu_type.lower(), num_gpus)), gpu_type)
+        for gpu_type in gpu_types
+    )
     return tuple(gpu_type for speed, gpu_type in ordered if speed < 0)

@@ -78,7 +78,7 @@ class _Assignment:
     def _stays(self, job: Job, gpu_type: GpuType) -> bool:
         """Leave a job that keeps its type in its place unless it is slowed there; say whether."""
         allocator, slots = self.allocator, job.allocation.slots
-        if len(slots) == 1 and slots[0][1] == job.spec.num_gpus:
+        if len(slots) == 1 and slots[0][1] == job.spec.gpus_on(slots[0][0].gpu_type):
             # A whole gang on one node is not slowed.
             return slots[0][0].gpu_type == gpu_type and allocator.stay(job)
         stays, held = allocator.runs_on(job) == gpu_type, job.allocation.gangs
@@ -92,10 +92,11 @@ class _Assignment:
         if allocator.runs_on(job) == gpu_type and len(job.allocation.copies) == 1:
             (held,) = job.allocation.gangs
             if allocator.fits(job.allocation) and self._throughput(job, held) > 0:
-                seats.append(_Seat(_cost(job, self._throughput(job, held), moves=False), held))
+                cost = _cost(job, gpu_type, self._throughput(job, held), moves=False)
+                seats.append(_Seat(cost, held))
         free = allocator.gang_on(job, gpu_type)
         if free is not None:
-            seats.append(_Seat(_cost(job, self._throughput(job, free)), free))
+            seats.append(_Seat(_cost(job, gpu_type, self._throughput(job, free)), free))
         best = min(seats, key=lambda seat: seat.cost, default=None)
         if best is None or self._throughput(job, best.gang) < allocator.throughput(job, gpu_type):
             return self._cleared(job, gpu_type, best) or best
@@ -105,10 +106,10 @@ class _Assignment:
         """Return a seat from which smaller jobs are displaced, if it costs less than `best`."""
         rules, spec = self.allocator.rules, job.spec
         most = best.cost if best else math.inf
-        for shape in spec.shapes if rules.is_uniform else ():
+        for shape in spec.shapes_on(gpu_type) if rules.is_uniform else ():
             is_spread = rules.counts_spread and shape.nodes > 1
-            throughput = spec.throughputs.on(gpu_type, spec.num_gpus, is_spread=is_spread)
-            if throughput > 0 and _cost(job, throughput) < most:
+            throughput = spec.throughputs.on(gpu_type, shape.num_gpus, is_spread=is_spread)
+            if throughput > 0 and _cost(job, gpu_type, throughput) < most:
                 seat = self._clear(job, gpu_type, shape, throughput)
                 if seat and seat.cost < most:
                     return seat
@@ -118,14 +119,14 @@ class _Assignment:
         """Return the seat of one shape that displaces jobs at the least cost."""
         offers = []
         for index, slot in enumerate(self.allocator.slots_for(job, gpu_type)):
-            leaving = self._leaving(slot, shape.gpus_per_node, job.spec.num_gpus)
+            leaving = self._leaving(slot, shape.gpus_per_node, shape.num_gpus)
             if leaving is not None:
                 offers.append((sum(map(self._loss, leaving)), index, slot, leaving))
         if len(offers) < shape.nodes:
             return None
         taken = sorted(offers)[: shape.nodes]
         return _Seat(
-            _cost(job, throughput) + sum(loss for loss, *_ in taken),
+            _cost(job, gpu_type, throughput) + sum(loss for loss, *_ in taken),
             Gang.of({(slot.node, gpu_type): shape.gpus_per_node for _, _, slot, _ in taken}),
             tuple(other for *_, leaving in taken for other in leaving),
         )
@@ -135,14 +136,16 @@ class _Assignment:
         missing = gpus - self.allocator.free[slot]
         if missing <= 0:
             return []
-        smaller = [job for job in self._movable_on(slot).values() if job.spec.num_gpus < below]
-        if sum(job.spec.num_gpus for job in smaller) < missing:
+        # All GPUs of these jobs are in the slot.
+        sizes = {k: job.spec.gpus_on(slot.gpu_type) for k, job in self._movable_on(slot).items()}
+        smaller = [job for k, job in self._movable_on(slot).items() if sizes[k] < below]
+        if sum(sizes[job.job_id] for job in smaller) < missing:
             return None
         leaving, passed_over = [], []
-        for job in sorted(smaller, key=lambda job: -job.spec.num_gpus):
-            if job.spec.num_gpus <= missing:
+        for job in sorted(smaller, key=lambda job: -sizes[job.job_id]):
+            if sizes[job.job_id] <= missing:
                 leaving.append(job)
-                missing -= job.spec.num_gpus
+                missing -= sizes[job.job_id]
             else:
                 passed_over.append(job)
         # Each job passed over has more GPUs than are still missing: take the smallest.
@@ -151,8 +154,10 @@ class _Assignment:
     def _loss(self, job: Job) -> float:
         """Return the GPU-seconds that a job loses if it is displaced."""
         is_running = job.phase is not Phase.QUEUED
-        stays = is_running and self.allocator.placed[job.job_id] == job.allocation
-        return job.spec.num_gpus * job.spec.restart_cost_s if stays else 0.0
+        placed = self.allocator.placed[job.job_id]
+        stays = is_running and placed == job.allocation
+        size = sum(count for _, count in placed.slots)
+        return size * job.spec.restart_cost_s if stays else 0.0
 
     def _throughput(self, job: Job, gang: Gang) -> float:
         return self.allocator.rules.throughput(gang, job.spec.throughputs)
@@ -171,11 +176,11 @@ class _Assignment:
 
 def _largest_first(choice: tuple[Job, GpuType]) -> tuple[int, bool]:
     """Return the sort key of a choice: large gangs first, of equals those that run."""
-    job, _ = choice
-    return (-job.spec.num_gpus, job.phase is Phase.QUEUED)
+    job, gpu_type = choice
+    return (-job.spec.gpus_on(gpu_type), job.phase is Phase.QUEUED)
 
 
-def _cost(job: Job, throughput: float, *, moves: bool = True) -> float:
+def _cost(job: Job, gpu_type: GpuType, throughput: float, *, moves: bool = True) -> float:
     """Return the GPU-seconds that a job takes from now on at `throughput`, a restart included."""
     restart_s = job.spec.restart_cost_s if moves else 0.0
-    return job.spec.num_gpus * (job.steps_left / throughput + restart_s)
+    return job.spec.gpus_on(gpu_type) * (job.steps_left / throughput + restart_s)

@@ -52,6 +52,14 @@ class Policy(Protocol):
         """Return the plan for `round_`: an allocation or a reason to wait for every job."""
 
 
+def heeds_gangs(policy: Policy) -> bool:
+    """Return whether a policy gives copies another number of GPUs on each type (`JobSpec.gangs`).
+
+    It then has an attribute `sizes_by_type` that is true; to others such a job has the smallest.
+    """
+    return bool(getattr(policy, "sizes_by_type", False))
+
+
 def without_options(make: Callable[[], Policy]) -> Callable[[PolicyOptions], Policy]:
     """Return the entry point of a policy that has no options."""
     return lambda _: make()

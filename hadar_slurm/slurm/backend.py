@@ -180,10 +180,9 @@ class SlurmBackend:
         early = [a for a in actions if isinstance(a, Stop) and a.job_id in not_ready]
         starts = [action for action in actions if isinstance(action, Start)]
         spool, grace_s = self.settings.spool, self.settings.grace_s
-        limits_s, kept = (seen.limits_s, seen.kept) if seen is not None else ({}, {})
-        mover = Mover(
-            self.slurm, self.ledger, spool, grace_s, self._pause, self.now_s, limits_s, kept
-        )
+        mover = Mover(self.slurm, self.ledger, spool, grace_s, self._pause, self.now_s)
+        if seen is not None:
+            mover.limits_s, mover.by_type, mover.kept = seen.limits_s, seen.by_type, seen.kept
         if seen is not None:
             # Other jobs have their GPUs now.
             mover.hold_timed_out(seen.pin_timed_out - {start.job_id for start in starts})
@@ -202,10 +201,13 @@ class SlurmBackend:
         outcomes |= mover.stop(stops)
         pinned = mover.start([start for start in starts if start not in outcomes])
         outcomes |= pinned
-        now_s = self.now_s()
+        now_s, by_type = self.now_s(), seen.by_type if seen is not None else {}
         for action, outcome in pinned.items():
             if outcome.status is Status.DONE:
                 self._pins.begin(action.job_id, now_s)
+            elif outcome.status is Status.REFUSED and action.job_id in by_type:
+                # A copy may still be placed where another request fits.
+                self._pins.avoid(action.job_id, action.gang.gpus_by_node, now_s)
         begun = {start.job_id for start in starts if outcomes[start].status is Status.DONE}
         self._release_into_queue(begun)
         if seen is not None:

@@ -34,6 +34,8 @@ class TypeForecast:
     lasts_s: float
     free: int
     price: float | None
+    # The GPUs of a copy, where they depend on the type.
+    gpus: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +186,9 @@ def _choices(line: Line, snapshot: Snapshot, job: Job) -> tuple[TypeForecast, ..
             free[slot.gpu_type] += count
     choices = []
     for gpu_type in snapshot.cluster.gpus_by_type:
-        throughput = job.spec.throughputs.on(gpu_type, job.spec.num_gpus)
+        throughput = job.spec.throughput_on(gpu_type)
         if throughput > 0 and job.bound_type in (None, gpu_type):
             price, lasts_s = line["figures"].get(f"price.{gpu_type}"), job.steps_left / throughput
-            choices.append(TypeForecast(gpu_type, throughput, lasts_s, free[gpu_type], price))
+            size = job.spec.gpus_on(gpu_type) if job.spec.gangs else None
+            choices.append(TypeForecast(gpu_type, throughput, lasts_s, free[gpu_type], price, size))
     return tuple(sorted(choices, key=lambda choice: choice.lasts_s))

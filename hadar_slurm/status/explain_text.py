@@ -58,6 +58,9 @@ def print_explanation(
     when = round_words(found.round, found.time_s, standing.age_s)
     gpus = found.gpus if found.forked is None else found.gpus_held or found.gpus
     shown = f"{gpus} GPUs" if gpus != 1 else "1 GPU"
+    sized = [f"{choice.gpus} {choice.gpu_type}" for choice in found.choices if choice.gpus]
+    if sized and not found.gpus_held:
+        shown = f"{' or '.join(sized)} for a copy"
     if found.forked is not None and found.forked.copies:
         number = len(found.forked.copies)
         shown += f" in {number} {'copy' if number == 1 else 'copies'}"
@@ -82,11 +85,13 @@ def print_explanation(
         left_s = found.ends_in_s - age_s
         ends = f"should have ended {span(-left_s)} ago" if left_s < 0 else f"ends in {span(left_s)}"
         console.print(f"it {ends} unless migrated")
-    table = table_of("GPU type", "#steps/s", "#takes", "#free now", "#price")
+    of_copy = ("#GPUs",) if sized else ()
+    table = table_of("GPU type", *of_copy, "#steps/s", "#takes", "#free now", "#price")
     for choice in found.choices:
         price = "" if choice.price is None else f"{choice.price:.3g}"
         throughput, lasts = f"{choice.steps_per_s:.4g}", span(choice.lasts_s)
-        table.add_row(choice.gpu_type, throughput, lasts, str(choice.free), price)
+        size = (str(choice.gpus),) if sized else ()
+        table.add_row(choice.gpu_type, *size, throughput, lasts, str(choice.free), price)
     console.print(table)
     if found.reason and not changed_to:
         _print_forecast(console, found, standing)

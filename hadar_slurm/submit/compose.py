@@ -25,7 +25,7 @@ def compose(
     """
     if not is_held:
         # Plain Slurm would not place the copies on separate nodes.
-        description = replace(description, copies=1)
+        description = description.in_one_copy(description.gpus)
     marked = replace(description, is_held=is_held, is_steered=bool(excluded))
     added = [f"--comment={encode(marked)}"]
     own = ["comment"]

@@ -26,6 +26,13 @@ from hadar_slurm.jobspec.description import (
     workload_of_job,
 )
 from hadar_slurm.jobspec.estimator import Estimator
+from hadar_slurm.submit.copy_gangs import (
+    CopyGangs,
+    check_nodes,
+    check_throughputs,
+    copy_gangs,
+    words,
+)
 from hadar_slurm.submit.gpu_options import PER_NODE, UNCOUNTED
 from hadar_slurm.submit.request import PREFIX, SbatchRequest
 
@@ -46,7 +53,8 @@ def describe(
     """
     limit_s = request.limit_s or limit_s
     given = request.hadar_options
-    gpus, shape = _gang(request)
+    gangs = copy_gangs(request)
+    gpus, shape = _gang(request, gangs)
     saves, loss_s = _checkpoint(given.get("checkpoint", "no"))
     forks, cost = "copies" in given, given.get("restart-cost")
     excluded = request.values.get("exclude", "")
@@ -63,6 +71,10 @@ def describe(
         gpus=gpus,
         asks=_asks(request, gpus),
         shape=shape,
+        copies=2 if gangs.gpus else 1,  # until they are counted
+        gangs=gangs.gpus,
+        cores=gangs.cores,
+        memory_mb=gangs.memory_mb,
         checkpoint=saves,
         restart_loss_s=loss_s if saves else 0.0,
         restart_cost_s=None if cost is None else _number(cost, "restart-cost"),
@@ -74,8 +86,13 @@ def describe(
         # Others leave the job to Slurm.
         excludes=excluded if is_node_list(excluded) else "",
     )
-    copies = _copies(given["copies"], found, estimator, cluster) if forks else 1
-    return replace(found, copies=copies)
+    check_throughputs(found.gangs, found.throughputs)
+    if not forks:
+        return found
+    if gangs.gpus and cluster is not None:
+        check_nodes(gangs.gpus, cluster)
+    copies, sizes = _copies(given["copies"], found, estimator, cluster)
+    return replace(found, copies=copies) if copies > 1 else found.in_one_copy(min(sizes))
 
 
 def _checkpoint(text: str) -> tuple[bool, float]:
@@ -96,10 +113,13 @@ def _checkpoint(text: str) -> tuple[bool, float]:
     return True, loss_s
 
 
-def _gang(request: SbatchRequest) -> tuple[int, Shape | None]:
+def _gang(request: SbatchRequest, gangs: CopyGangs) -> tuple[int, Shape | None]:
     """Return the number of GPUs, and their layout unless every uniform one is allowed."""
     text = request.hadar_options.get("gang")
-    if text is None:
+    if gangs.gpus:
+        gpus = min(gangs.gpus.values())
+        shape: Shape | None = Shape(1, gpus)
+    elif text is None:
         gpus, shape = _gang_from_sbatch(request)
     elif "x" in text.lower():
         shape = parse_shape(text)
@@ -231,19 +251,26 @@ def _shape_of_copy(request: SbatchRequest, gpus: int, shape: Shape | None) -> Sh
 
 def _copies(
     asked: str, description: Description, estimator: Estimator, cluster: Cluster | None
-) -> int:
-    """Return the smaller of `asked` and the number of nodes on which a copy could run."""
+) -> tuple[int, set[int]]:
+    """Return the smaller of `asked` and the number of nodes on which a copy could run.
+
+    Also the numbers of GPUs that a copy could have there.
+    """
     is_auto = asked.lower() == "auto"
     if is_auto and cluster is None:
         raise JobSpecError(f"{PREFIX}copies auto: sinfo does not list the nodes; give a number")
     most = AUTO_COPIES if is_auto else _whole(asked, "copies")
     if cluster is None:
-        return most
-    gpus = description.gpus
+        return most, {description.gpus}
     throughputs = estimator.throughputs(description, "", cluster.gpus_by_type)
-    runs_on = {name for name in cluster.gpus_by_type if throughputs.on(name, gpus) > 0}
-    suits = [any(n >= gpus and name in runs_on for name, n in node.gpus) for node in cluster.nodes]
-    return max(1, min(most, sum(suits)))
+    sizes = {name: description.gpus_on(name) for name in cluster.gpus_by_type}
+    runs_on = {name for name, size in sizes.items() if throughputs.on(name, size) > 0}
+    suits = [
+        {sizes[name] for name, n in node.gpus if n >= sizes[name] and name in runs_on}
+        for node in cluster.nodes
+    ]
+    found = set[int]().union(*suits) or {description.gpus}
+    return max(1, min(most, sum(map(bool, suits)))), found
 
 
 def _workload(request: SbatchRequest, table: ThroughputTable) -> str:
@@ -279,6 +306,8 @@ def summary(description: Description, request: SbatchRequest, table: ThroughputT
     needs = description.needs
     of_type = f"type {' or '.join(needs.types)}" if needs.types else "any type"
     parts = [f"{_counted(description.gpus, 'GPU')} of {of_type}"]
+    if description.gangs:
+        parts = [words(description.gangs)]
     if needs.memory_gb:
         parts[0] += f" with {needs.memory_gb:g} GB"
     if needs.compute_capability:
@@ -334,6 +363,8 @@ def check_fits(description: Description, cluster: Cluster, estimator: Estimator)
     if all(why_not.values()):
         reasons = "; ".join(f"{name}: {why}" for name, why in why_not.items())
         raise JobSpecError(f"no GPU type of this cluster suits the job: {reasons}")
+    if description.gangs:
+        return
     most = [
         max([0, *(count for name, count in node.gpus if not why_not[name])])
         for node in cluster.nodes

@@ -104,10 +104,12 @@ def _of_other_sizes(description: Description, cluster: Cluster) -> list[NodeName
 
     None where no others are left: hadard counts GPUs, not nodes.
     """
-    sizes = {shape.gpus_per_node for shape in description.shapes}
-    others = [
-        node.name for node in cluster.nodes if not (node.has_one_type and node.gpus[0][1] in sizes)
-    ]
+
+    def is_filled(node: Node) -> bool:
+        gpu_type, count = node.gpus[0]
+        return any(shape.gpus_per_node == count for shape in description.shapes_on(gpu_type))
+
+    others = [n.name for n in cluster.nodes if not (n.has_one_type and is_filled(n))]
     left = len(cluster.nodes) - len(others)
     return others if any(shape.nodes <= left for shape in description.shapes) else None
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from hadar_slurm.core.cluster import Cluster, GpuType
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.estimator import Estimator
+from hadar_slurm.submit.copy_gangs import words
 from hadar_slurm.submit.decision import Call
 
 
@@ -60,7 +61,7 @@ def _choice(
     on_nodes = [count for node in cluster.nodes for here, count in node.gpus if here == gpu_type]
     speeds = [
         throughputs.on(gpu_type, shape.num_gpus, is_spread=shape.nodes > 1)
-        for shape in description.shapes
+        for shape in description.shapes_on(gpu_type)
         if sum(count >= shape.gpus_per_node for count in on_nodes) >= shape.nodes
     ]
     if not speeds:
@@ -119,5 +120,7 @@ def _lines(call: Call) -> Iterator[str]:
         source = f"{choice.origin}, +/- x{choice.spread:g}"
         yield f"{line}{speed:>10}  {choice.hours:>10.4g}  {source}{first}"
     if call.description and call.description.copies > 1:
-        yield f"For one copy; up to {call.description.copies} copies share the steps."
+        gangs = call.description.gangs
+        one = f"For one copy ({words(gangs)})" if gangs else "For one copy"
+        yield f"{one}; up to {call.description.copies} copies share the steps."
     yield "The type it gets depends on the other waiting jobs."

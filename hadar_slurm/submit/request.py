@@ -29,7 +29,8 @@ standard error says whether hadard places the job, or why not; --quiet and --par
   --hadar-steps N             total number of training steps; default: the steps that take --time
                               on the slowest GPU type
   --hadar-gang GANG           GPUs: 4 (any uniform layout) or 2x2 (GPUs per node x nodes);
-                              default: the GPUs of sbatch's own options, else 1
+                              default: the GPUs of sbatch's own options, else 1; with
+                              --hadar-copies also the GPUs of a copy by type: v100:1,k80:4
   --hadar-types T,...         the GPU types that the job may have, e.g. a100,h100 (default: the type
                               that sbatch's own options name, else all whole GPUs)
   --hadar-gpu-memory SIZE     the least memory of a GPU, e.g. 40G
@@ -41,6 +42,8 @@ standard error says whether hadard places the job, or why not; --quiet and --par
                               without a signal when it loses at most that (default no)
   --hadar-copies N|auto       train in up to N copies on separate nodes (HadarE); auto: one for
                               each suitable node. Needs hadar_slurm.runtime in the script
+  --hadar-cores T:N,...       the cores of a copy by GPU type, e.g. v100:4,k80:16
+  --hadar-mem T:SIZE,...      the memory of a copy by GPU type, e.g. v100:16G,k80:64G
   --hadar-restart-cost S      seconds that a migration costs the job (default: the site's)
   --hadar-dry-run             submit nothing; print the sbatch call and a preview by GPU type
   --hadar-json                print one JSON object: the submitted job, or the dry run
@@ -53,7 +56,7 @@ options are sbatch's and are passed on unchanged; `sbatch --help` lists them."""
 
 KNOWN = (
     *"model batch-size throughput steps gang types gpu-memory compute-capability".split(),
-    *"time-on copies checkpoint restart-cost".split(),
+    *"time-on copies cores mem checkpoint restart-cost".split(),
 )
 DRY_RUN, JSON, NO_HADAR, HELP = "hadar-dry-run", "hadar-json", "no-hadar", "hadar-help"
 FLAGS = (DRY_RUN, JSON, NO_HADAR, HELP)

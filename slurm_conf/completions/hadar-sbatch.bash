@@ -22,7 +22,7 @@ _hadar_sbatch() {
         ;;
     --hadar-model | --hadar-batch-size | --hadar-throughput | --hadar-steps | --hadar-gang | \
         --hadar-types | --hadar-gpu-memory | --hadar-compute-capability | --hadar-time-on | \
-        --hadar-restart-cost)
+        --hadar-cores | --hadar-mem | --hadar-restart-cost)
         compopt +o default
         return
         ;;
@@ -31,8 +31,8 @@ _hadar_sbatch() {
     [[ $word == -* ]] || return
     local own='--hadar-model --hadar-batch-size --hadar-throughput --hadar-steps --hadar-gang
         --hadar-types --hadar-gpu-memory --hadar-compute-capability --hadar-time-on
-        --hadar-checkpoint --hadar-copies --hadar-restart-cost --hadar-dry-run --hadar-json
-        --no-hadar --hadar-help --help'
+        --hadar-checkpoint --hadar-copies --hadar-cores --hadar-mem --hadar-restart-cost
+        --hadar-dry-run --hadar-json --no-hadar --hadar-help --help'
     local -a found
     mapfile -t found < <(compgen -W "$own" -- "$word")
     COMPREPLY+=("${found[@]}")

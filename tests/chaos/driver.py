@@ -238,7 +238,7 @@ class Watched:
         replayed = Replayed(self.seen)
         backend = daemon.backend_of(self.config, replayed, self.world, mode)
         backend.is_off = lambda: is_off
-        fresh = backend.observe().for_policies
+        fresh = backend.observe().for_policy(sizes_by_type=False)
         known = snapshot.by_id
         # A progress report written in between, even a job's first, does not count.
         jobs = [

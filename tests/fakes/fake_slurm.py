@@ -150,6 +150,11 @@ class FakeJob:
     qos: str = ""
     account: str = ""
     licenses: str = ""
+    # Cores of a node and of a task, and MB of a node or of a core.
+    node_cores: int = 1
+    task_cores: int = 1
+    node_memory_mb: int = 0
+    core_memory_mb: int = 100
 
     @property
     def wishes(self) -> tuple[object, ...]:
@@ -228,6 +233,8 @@ class FakeSlurm:
         self.reserved: set[str] = set()
         # The maximum time limit of a partition, as scontrol shows it.
         self.most_time = "UNLIMITED"
+        # Keys of updates that it refuses.
+        self.refused: set[str] = set()
         self._by_key: dict[str, FakeJob] = {}
         self._numbers = count(1)
         self._ranks = count(1)
@@ -452,6 +459,13 @@ class FakeSlurm:
             job.partition = value
         elif key == "Requeue":
             job.may_requeue = value == "1"
+        elif key in _SIZES:
+            if key in self.refused:
+                raise Rejected("Requested node configuration is not available")
+            self._must_wait(job)
+            if key.startswith("MinMemory"):
+                job.node_memory_mb = job.core_memory_mb = 0
+            setattr(job, _SIZES[key], int(value))
         else:
             raise Rejected(f"Update of this parameter is not supported: {key}={value}\n")
 
@@ -701,6 +715,12 @@ TRES_KEYS = {
     "TresPerJob": "per_job",
     "TresPerTask": "per_task",
     "TresPerSocket": "per_socket",
+}
+_SIZES = {
+    "MinCPUsNode": "node_cores",
+    "CPUsPerTask": "task_cores",
+    "MinMemoryNode": "node_memory_mb",
+    "MinMemoryCPU": "core_memory_mb",
 }
 
 

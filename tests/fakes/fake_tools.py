@@ -519,6 +519,9 @@ def _job_line(slurm: FakeSlurm, job: FakeJob) -> str:
     if slurm.version >= _EXCLUSIVE_APART:
         shares += f" Exclusive={'NODE' if job.is_exclusive else 'NO'}"
     comment = f"Comment={job.comment} " if job.comment else ""
+    memory = f"MinMemoryCPU={job.core_memory_mb}M"
+    if job.node_memory_mb or not job.core_memory_mb:
+        memory = f"MinMemoryNode={job.node_memory_mb}M"
     return (
         f"JobId={job.number}{array}{het} JobName={job.name} UserId={job.user}({slurm.uid}) "
         f"GroupId={job.user}({slurm.uid}) MCS_label=N/A Priority={_priority(job)} Nice={job.nice} "
@@ -532,8 +535,9 @@ def _job_line(slurm: FakeSlurm, job: FakeJob) -> str:
         f"Partition={job.partition} AllocNode:Sid=localhost:1 "
         f"ReqNodeList={_or(fold(asked.nodes))} ExcNodeList={_or(fold(job.excluded))} "
         f"NodeList={fold(_nodes(job))} NumNodes={_num_nodes(job)}{most} NumCPUs=1 NumTasks=1 "
-        f"CPUs/Task=1 ReqB:S:C:T=0:0:*:* TRES=cpu=1,mem=100M,node=1,billing=1 Socks/Node=* "
-        f"NtasksPerN:B:S:C=0:0:*:* CoreSpec=*{held} MinCPUsNode=1 MinMemoryCPU=100M "
+        f"CPUs/Task={job.task_cores} ReqB:S:C:T=0:0:*:* TRES=cpu=1,mem=100M,node=1,billing=1 "
+        "Socks/Node=* "
+        f"NtasksPerN:B:S:C=0:0:*:* CoreSpec=*{held} MinCPUsNode={job.node_cores} {memory} "
         f"Features={_or('&'.join(job.features))} DelayBoot=00:00:00 OverSubscribe={shares} "
         f"Contiguous=0 Licenses={_or(job.licenses)} Network=(null) Command=(null) WorkDir=/tmp "
         f"{comment}StdErr=/dev/null StdIn=/dev/null StdOut=/dev/null{tres}"

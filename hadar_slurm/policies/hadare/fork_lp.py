@@ -1,17 +1,17 @@
 """The linear program of `hadare`: the shortest time in which all jobs end if they may be forked.
 
-Notation: job j has gangs of g_j GPUs and takes d_jr seconds with one copy on GPU type r; type r has
-c_r GPUs; m_jr copies of the job could run on type r at once, each on its own node, and m_j copies
-in all. A schedule trains job j for x_jr copy-seconds on type r.
+Notation: on GPU type r a copy of job j has g_jr GPUs and takes d_jr seconds alone; type r has c_r
+GPUs; m_jr copies of the job could run on type r at once, each on its own node, and m_j copies in
+all. A schedule trains job j for x_jr copy-seconds on type r.
 
     min T  such that  sum_r x_jr / d_jr >= 1    every job is done
-                      sum_j g_j x_jr <= c_r T   every type has the time
+                      sum_j g_jr x_jr <= c_r T  every type has the time
                       x_jr <= m_jr T            every copy has a node
                       sum_r x_jr <= m_j T       no job exceeds its number of copies
 
 This is the forking bound of `lab.study.bounds` with rows for the copies. Its duals are prices: u_j
 for doing job j, p_r for a GPU-second of type r. A GPU-second that job j spends on type r does
-1 / (g_j d_jr) of it, which is *worth* u_j / (g_j d_jr p_r) of its price: 1 where the optimum runs
+1 / (g_jr d_jr) of it, which is *worth* u_j / (g_jr d_jr p_r) of its price: 1 where the optimum runs
 the job or could run it, less elsewhere.
 """
 
@@ -33,11 +33,11 @@ _DONE = 1e-6
 
 
 class ForkDemand(NamedTuple):
-    """One job: d_jr in seconds and m_jr, by the types on which it could run; g_j and m_j."""
+    """One job: d_jr in seconds, m_jr and g_jr, by the types on which it could run; and m_j."""
 
     alone_s: Mapping[GpuType, float]
     copies: Mapping[GpuType, int]
-    num_gpus: int
+    num_gpus: Mapping[GpuType, int]
     max_copies: int
 
 
@@ -72,7 +72,7 @@ def _solve(
     """Return T and the worth of each job (row) on each type (column)."""
     alone_s = np.array([[job.alone_s.get(k, np.inf) for k in gpus] for job in demands])
     copies = np.array([[job.copies.get(k, 1) for k in gpus] for job in demands], dtype=float)
-    gangs = np.array([job.num_gpus for job in demands], dtype=float)
+    gangs = np.array([[job.num_gpus.get(k, 1) for k in gpus] for job in demands], dtype=float)
     most = np.array([job.max_copies for job in demands], dtype=float)
     room = np.array(list(gpus.values()), dtype=float)
     runs = np.isfinite(alone_s)
@@ -81,10 +81,10 @@ def _solve(
     # Seconds on one copy, and on all GPUs of the type, in a unit that makes them near 1.
     unit_s = float(alone_s[runs].mean())
     time = alone_s[runs] / unit_s
-    share = gangs[jobs] * time / room[gpu_types]
+    share = gangs[runs] * time / room[gpu_types]
     # No schedule is shorter than the cheapest ways to do all jobs if all GPUs were alike. A limit
     # that no schedule of that length exceeds needs no row, and few jobs ever come near theirs.
-    shortest = (gangs[:, None] * alone_s).min(axis=1).sum() / room.sum() / unit_s
+    shortest = (gangs * alone_s).min(axis=1).sum() / room.sum() / unit_s
     crowded = np.flatnonzero((time > copies[runs] * shortest) & (copies[runs] < most[jobs]))
     limited = np.unique(jobs[time > most[jobs] * shortest])
     of_limited = np.flatnonzero(np.isin(jobs, limited))

@@ -50,6 +50,8 @@ class Hadare:
 
     limits: SolverLimits | None = None
     name: str = "hadare"
+    # A copy may have another number of GPUs on each type.
+    sizes_by_type = True
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return which jobs run in `round_`, in how many copies, and on which GPUs."""
@@ -90,14 +92,14 @@ class _Contender:
     def rank(self, horizon_s: float) -> tuple[bool, float]:
         """Return the sort key: long with all copies on good types, then by GPU time left."""
         demand, pace = self.demand, 0.0
+        gpu_s = (demand.num_gpus[k] * alone_s for k, alone_s in demand.alone_s.items())
         left = demand.max_copies
         for gpu_type in self.gpu_types:
             if self.worth.get(gpu_type, 0.0) >= _GOOD:
                 copies = min(left, demand.copies[gpu_type])
                 left, pace = left - copies, pace + copies / demand.alone_s[gpu_type]
         forked_s = 1.0 / pace if pace else 0.0
-        shortest_s = min(demand.alone_s.values(), default=math.inf)
-        return (forked_s < _LONG * horizon_s, demand.num_gpus * shortest_s)
+        return (forked_s < _LONG * horizon_s, min(gpu_s, default=math.inf))
 
     def good(self) -> Sequence[GpuType]:
         """Return the types on which the job is (nearly) worth its price, its soonest end first."""
@@ -155,17 +157,18 @@ def _demand(
     """Return a job's demand; `room` caches, for jobs alike, the number of nodes where one fits."""
     spec, capacity, held = job.spec, allocator.snapshot.cluster.capacity, held_types(job)
     alone_s, copies = {}, {}
+    sizes = {gpu_type: spec.gpus_on(gpu_type) for gpu_type in gpus}
     for gpu_type in allocator.by_speed(job):
         is_open = gpu_type in held if job.is_pinned_in_place else allocator.may_use(job, gpu_type)
         if not (is_open and gpu_type in gpus):
             continue
-        key = (gpu_type, spec.num_gpus, spec.throughputs, spec.can_checkpoint, job.allowed_nodes)
+        key = (gpu_type, sizes[gpu_type], spec.throughputs, spec.can_checkpoint, job.allowed_nodes)
         if key not in room:
             slots = allocator.slots_for(job, gpu_type)
-            room[key] = sum(capacity[slot] >= spec.num_gpus for slot in slots)
+            room[key] = sum(capacity[slot] >= sizes[gpu_type] for slot in slots)
         alone_s[gpu_type] = max(job.steps_left, 1.0) / allocator.throughput(job, gpu_type)
         copies[gpu_type] = max(1, room[key])
-    return ForkDemand(alone_s, copies, spec.num_gpus, spec.max_copies if may_fork(job) else 1)
+    return ForkDemand(alone_s, copies, sizes, spec.max_copies if may_fork(job) else 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
@@ -414,6 +415,40 @@ def time_limit_s(detail: str) -> float:
     """Return a job's time limit in seconds by its detail line; 0: none, or its texts imitate it."""
     found = set(_TIME_LIMIT.findall(detail))
     return (parse_time_limit(found.pop()) or 0.0) if len(found) == 1 else 0.0
+
+
+_SIZES = tuple(
+    re.compile(rf" {name}=(\S+)")
+    for name in ("MinCPUsNode", "CPUs/Task", "MinMemoryNode", "MinMemoryCPU")
+)
+_MEMORY = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)")
+_MB = {"K": 1 / 1024, "M": 1.0, "": 1.0, "G": 1024.0, "T": 1024.0**2}
+
+
+class Sizes(NamedTuple):
+    """The cores and MB of memory that a pending job asks for, as in `Request`."""
+
+    node_cores: str
+    task_cores: str
+    node_memory_mb: str
+    core_memory_mb: str
+
+
+def sizes(detail: str) -> Sizes | None:
+    """Return a job's cores and memory by its detail line; None if a text of its user imitates them.
+
+    Slurm shows the memory of the node or that of a core.
+    """
+    found = [set(pattern.findall(detail)) for pattern in _SIZES]
+    cores, task_cores, *memory = ("".join(values) for values in found)
+    is_sure = all(len(values) <= 1 for values in found) and cores.isdecimal()
+    if not (is_sure and task_cores.isdecimal() and len(list(filter(None, memory))) == 1):
+        return None
+    amounts = [_MEMORY.fullmatch(text) if text else None for text in memory]
+    if not any(amounts):
+        return None
+    node, core = (str(round(float(m[1]) * _MB[m[2]])) if m else "" for m in amounts)
+    return Sizes(cores, task_cores, node, core)
 
 
 _NUM_NODES = re.compile(r" NumNodes=(\d+)(-\d+)? ")

@@ -25,7 +25,7 @@ from hadar_slurm.slurm.client.longest import longest_limits
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow
 from hadar_slurm.slurm.client.runner import Runner, fault_of
 from hadar_slurm.slurm.client.squeue import Fields
-from hadar_slurm.slurm.client.state import SlurmState, reservations_of, squeue
+from hadar_slurm.slurm.client.state import SlurmState, read_sizes, reservations_of, squeue
 from hadar_slurm.slurm.client.updates import Release, Requeue, SignalCheckpoint, Update
 
 # Fields that pyslurm lacks or changes: it shows the first task of an array and a job without tasks
@@ -117,6 +117,7 @@ class PySlurm(CommandLine):
             },
             most_s=longest_limits((row for _, row in jobs), self.runner),
             reservations=reservations_of((row for _, row in jobs), self.runner),
+            sizes=read_sizes(self.runner, [row for _, row in jobs]),
         )
 
     def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -16,7 +16,13 @@ from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client import parse
 from hadar_slurm.slurm.client.constraint import allows
 from hadar_slurm.slurm.client.longest import longest_limits
-from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow, asked_nodes
+from hadar_slurm.slurm.client.parse import (
+    HOLDING_STATES,
+    NodeRow,
+    QueueRow,
+    Sizes,
+    asked_nodes,
+)
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.squeue import Fields
 from hadar_slurm.slurm.client.updates import Request
@@ -55,6 +61,8 @@ class SlurmState:
     most_s: Mapping[JobId, float] = field(default_factory=dict)
     # The nodes of the active reservations that jobs of hadard name.
     reservations: Reservations = field(default_factory=dict)
+    # The cores and memory of waiting copies of which hadard sets these, where Slurm shows them.
+    sizes: Mapping[JobId, Sizes] = field(default_factory=dict)
     # Pending jobs of hadard of which only the queue's row is known, so that none starts them now.
     unseen: frozenset[JobId] = frozenset()
     # A cache: thousands of jobs have a few partitions and constraints.
@@ -89,6 +97,11 @@ class SlurmState:
 
     def request(self, row: QueueRow) -> Request:
         """Return what a pending job asks for, in a form that may be set again unchanged."""
+        asked = self._without_sizes(row)
+        sizes = self.sizes.get(row.key)
+        return replace(asked, **sizes._asdict()) if sizes else asked
+
+    def _without_sizes(self, row: QueueRow) -> Request:
         request, description = row.request, decode_or_none(row.comment)
         if description is not None and (row.restarts or "-" in description.asks.get("nodes", "")):
             # Slurm shows the number of nodes of the last run, or its estimate for a range, and
@@ -198,8 +211,39 @@ def read_all(runner: Runner) -> SlurmState:
         limits_s={key: s for key, line in of_row.items() if (s := parse.time_limit_s(line))},
         most_s=longest_limits(live, runner),
         reservations=reservations_of(live, runner),
+        sizes=_sizes_by_type(live, details),
         unseen=unseen,
     )
+
+
+def read_sizes(runner: Runner, rows: Collection[QueueRow]) -> dict[JobId, Sizes]:
+    """Return the cores and memory of waiting copies that have them by type, if there are any."""
+    if not any(_has_sizes(row) for row in rows):
+        return {}
+    known = {row.raw_id for row in rows}
+    return _sizes_by_type(rows, parse.split_job_details(runner.run(SHOW_JOBS), known))
+
+
+def _has_sizes(row: QueueRow) -> bool:
+    description = decode_or_none(row.comment) if row.state == "PENDING" else None
+    return description is not None and bool(description.cores or description.memory_mb)
+
+
+def _sizes_by_type(rows: Iterable[QueueRow], details: Mapping[str, str]) -> dict[JobId, Sizes]:
+    """Return what hadard is to change and put back of these, by the jobs' detail lines."""
+    found = {}
+    for row in filter(_has_sizes, rows):
+        description = decode_or_none(row.comment)
+        sizes = parse.sizes(details.get(row.raw_id, ""))
+        if sizes is None or description is None:
+            continue
+        # Where the memory is that of a GPU, a memory set beside it would replace it (22.05.8).
+        if not description.memory_mb:
+            sizes = sizes._replace(node_memory_mb="", core_memory_mb="")
+        if not description.cores:
+            sizes = sizes._replace(node_cores="", task_cores="")
+        found[row.key] = sizes
+    return found
 
 
 def _add_details(

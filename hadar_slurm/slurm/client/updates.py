@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hadar_slurm.core.cluster import JobId, NodeName
 
 # Longer than a job with a cleared request waits for the reaper, in seconds.
 DELAY_S = 60
+# The fields of `Request` that are no GPUs and no nodes.
+SIZES = ("node_cores", "task_cores", "node_memory_mb", "core_memory_mb")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,24 @@ class Request:
     per_task: str = ""
     per_socket: str = ""
     nodes: tuple[NodeName, ...] = ()
+    # Cores of the node and of a task, and MB of memory of the node or of a core; empty: not changed
+    # by hadard. Known for copies with cores or memory by GPU type only.
+    node_cores: str = ""
+    task_cores: str = ""
+    node_memory_mb: str = ""
+    core_memory_mb: str = ""
+
+    @property
+    def sizes(self) -> tuple[str, str, str, str]:
+        """The cores and the memory, in the order of the fields."""
+        return self.node_cores, self.task_cores, self.node_memory_mb, self.core_memory_mb
+
+    @property
+    def without_sizes(self) -> Request:
+        """The request without cores and memory, as the queue shows it."""
+        if not any(self.sizes):
+            return self
+        return replace(self, node_cores="", task_cores="", node_memory_mb="", core_memory_mb="")
 
     @property
     def gpus(self) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from hadar_slurm.errors import LedgerError, SlurmError, SlurmOutputError, SlurmR
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client.parse import QueueRow, fold, fold_out
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
-from hadar_slurm.slurm.client.updates import Request, Update
+from hadar_slurm.slurm.client.updates import SIZES, Request, Update
 from hadar_slurm.slurm.control.claim import Claim, State
 from hadar_slurm.slurm.control.readings import first_sight, read_kind
 from hadar_slurm.slurm.control.state_machine import Event, Kind, changes, transition
@@ -335,7 +335,8 @@ def _tree(claim: Claim) -> dict[str, Any]:
     given |= {name: fold(given[name]) for name in _EXCLUDED if name in given}
     if claim.own is None:
         return given
-    return {**given, "own": {name: getattr(claim.own, name) for name in _OF_REQUEST}}
+    own = {name: getattr(claim.own, name) for name in _OF_REQUEST}
+    return {**given, "own": {k: value for k, value in own.items() if value or k not in SIZES}}
 
 
 def _claim(tree: Mapping[str, Any]) -> Claim:

@@ -214,5 +214,5 @@ def own_request(row: QueueRow, claim: Claim, slurm: SlurmAdapter) -> Request:
 
 
 def _asks(row: QueueRow, request: Request) -> bool:
-    """Compare requests except the number of nodes, which may be that of the job's last run."""
-    return replace(row.request, num_nodes=request.num_nodes) == request
+    """Compare nodes and GPUs, but not the number of nodes, which may be that of the last run."""
+    return replace(row.request, num_nodes=request.num_nodes) == request.without_sizes

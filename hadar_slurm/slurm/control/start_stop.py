@@ -19,10 +19,12 @@ from hadar_slurm.core.gang import Gang
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.errors import LedgerError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.handoff import ProgressReport, ReportError, read_report
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
-from hadar_slurm.slurm.client.scontrol import request_for, requested_gpus
+from hadar_slurm.slurm.client.scontrol import request_for, requested_gpus, size_words, with_sizes
 from hadar_slurm.slurm.client.state import SlurmState
+from hadar_slurm.slurm.client.updates import SIZES, Request
 from hadar_slurm.slurm.control.checkpoint_signal import why_not_migrated
 from hadar_slurm.slurm.control.ledger import Ledger
 from hadar_slurm.slurm.control.loss_bound import bound_s
@@ -60,9 +62,13 @@ class Mover:
     now_s: Callable[[], float]
     # Time limits in seconds by GPU type, of jobs whose limit depends on it.
     limits_s: Mapping[JobId, Mapping[str, float]] = field(default_factory=dict)
+    # The descriptions of copies of which GPUs, cores and memory depend on the GPU type.
+    by_type: Mapping[JobId, Description] = field(default_factory=dict)
     # The parts that jobs keep if they are requeued without a signal.
     kept: Mapping[JobId, float] = field(default_factory=dict)
     _outcomes: Outcomes = field(default_factory=dict)
+    # The cores and memory that each pin asks for.
+    _asked: dict[Start, tuple[str, ...]] = field(default_factory=dict)
 
     def stop(self, stops: Sequence[Stop]) -> Outcomes:
         """Take jobs off their GPUs, all at once, and return the outcome of each."""
@@ -259,6 +265,7 @@ class Mover:
             named = self.ledger[row.key].named_types(row) if keeps_types else frozenset()
             names_type = must_name_type(named, start.gang, reading.cluster)
             request = request_for(start.gang, self.slurm.version, names_type=names_type)
+            request = self._with_sizes(request, start, row, reading)
             names[start] = names_type
             shown = reading.excluded.get(row.key)
             own_excluded = self.ledger.excluded_by_owner(row, shown)
@@ -274,11 +281,28 @@ class Mover:
                     self.limits_s.get(row.key, {}), start.gang.gpus_by_type, shown_s
                 ),
             )
+        self._asked = {start: event.request.sizes for start, event in pins.items()}
         return {start: names[start] for start in self._carry_out(pins)}
+
+    def _with_sizes(
+        self, request: Request, start: Start, row: QueueRow, reading: SlurmState
+    ) -> Request:
+        """Return a request with the cores and the memory of a copy on its type.
+
+        Where hadard does not know its owner's, it could not put them back and changes none.
+        """
+        description = self.by_type.get(start.job_id)
+        own = self.ledger[row.key].own or reading.request(row)
+        if description is None or not any(own.sizes):
+            return request
+        gpu_type = next(iter(start.gang.gpus_by_type)).lower()
+        cores, memory_mb = description.cores.get(gpu_type), description.memory_mb.get(gpu_type)
+        return with_sizes(request, own, cores=cores, memory_mb=memory_mb)
 
     def _release_if_pinned(self, pinned: Mapping[Start, bool]) -> None:
         """Release the jobs whose request (`_pin`) Slurm shows: Slurm may ignore an update."""
         queue = self._queue() if pinned else {}
+        shown = self._shown_sizes(pinned)
         ready: dict[Start, Event] = {}
         for start, names_type in pinned.items():
             row = queue.get(start.job_id)
@@ -286,6 +310,8 @@ class Mover:
                 self._defer([start], _state_now(row))
             elif row.is_held_by_operator:
                 self._defer([start], "an operator holds it")
+            elif (sizes := self._asked.get(start)) and shown.get(start, sizes) != sizes:
+                self._set(start, Status.REFUSED, f"Slurm kept {size_words(shown[start])}")
             # The number of nodes is not compared: squeue shows that of the job's last run.
             elif (
                 set(row.requested_nodes) == set(start.gang.gpus_by_node)
@@ -300,6 +326,17 @@ class Mover:
         # The ledger keeps the holds until a reading shows that they are gone.
         for start in self._carry_out(ready):
             self._set(start, Status.DONE)
+
+    def _shown_sizes(self, starts: Iterable[Start]) -> dict[Start, tuple[str, ...]]:
+        """Return the cores and memory that Slurm shows of copies for which they were set."""
+        asked = [start for start in starts if any(self._asked.get(start, ()))]
+        if not asked:
+            return {}
+        try:
+            sizes = self.slurm.read().sizes
+        except SlurmUnavailable:
+            sizes = {}
+        return {start: tuple(sizes.get(start.job_id, ("",) * len(SIZES))) for start in asked}
 
     def _queue(self, jobs: Collection[JobId] = ()) -> dict[JobId, QueueRow]:
         """Return the queue, and update the claims of these jobs.

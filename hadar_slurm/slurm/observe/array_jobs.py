@@ -246,16 +246,16 @@ class Fork:
                 measured[min(task.gang.gpus_by_type).lower()].append(task.speed)
         if not measured:
             return spec.throughputs
-        size = spec.num_gpus
         speeds = {k: sum(found) / len(found) for k, found in measured.items()}
-        said = {k: spec.throughputs.on(k, size) for k in spec.throughputs.gpu_types}
+        said = {k: spec.throughput_on(k) for k in spec.throughputs.gpu_types}
         ratios = [speed / said[k] for k, speed in speeds.items() if said.get(k, 0.0) > 0]
         factor = sum(ratios) / len(ratios) if ratios else 1.0
         factor = 1.0 if _agree(factor, 1.0) else factor
         scaled = {k: speed * factor for k, speed in said.items()}
         news = {k: speed for k, speed in speeds.items() if not _agree(speed, scaled.get(k, 0.0))}
-        found = {(k, size): GangThroughput(speed) for k, speed in (scaled | news).items()}
-        return Throughputs.of(found)
+        found = scaled | news
+        rows = {(k, spec.gpus_on(k)): GangThroughput(speed) for k, speed in found.items()}
+        return Throughputs.of(rows)
 
     def _progress(self, spec: JobSpec, allocation: Allocation) -> Progress:
         """Return the common progress of the copies, and an estimate of its GPU-seconds.
@@ -266,12 +266,12 @@ class Fork:
         shared = max((report.steps_done - report.own_steps for report in reports), default=0)
         own = sum(r.own_steps for r in reports if r.steps_done - r.own_steps == shared)
         steps = float(min(max(0, shared) + own, spec.total_steps))
-        size = spec.num_gpus
         held = Counter(min(gang.gpus_by_type) for gang in allocation.gangs)
         gpu_types = held or Counter({GpuType(fastest(spec, spec.throughputs.gpu_types)): 1})
-        throughput = sum(spec.throughputs.on(k, size) * count for k, count in gpu_types.items())
+        throughput = sum(spec.throughput_on(k) * count for k, count in gpu_types.items())
         taken_s = steps / throughput if throughput > 0 else 0.0
-        service = tuple((k, size * n * taken_s) for k, n in sorted(gpu_types.items()) if taken_s)
+        counts = sorted(gpu_types.items()) if taken_s else ()
+        service = tuple((k, spec.gpus_on(k) * n * taken_s) for k, n in counts)
         return Progress(steps, max(task.row.restarts for task in self.tasks), service)
 
     def quotas(self, gangs: Mapping[int, Gang], slot_s: float) -> dict[int, int]:
@@ -332,7 +332,7 @@ def _agree(measured: float, expected: float) -> bool:
 
 def fastest(spec: JobSpec, gpu_types: Iterable[str]) -> str:
     """Return the type with the highest throughput for a job; empty where there is none."""
-    return max(gpu_types, key=lambda k: spec.throughputs.on(k, spec.num_gpus), default="")
+    return max(gpu_types, key=spec.throughput_on, default="")
 
 
 def final_phase(state: str) -> Phase:

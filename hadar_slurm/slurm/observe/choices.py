@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.core.cluster import JobId, Node, NodeName
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import JobSpec, Progress, Shape, uniform_shapes
 from hadar_slurm.core.throughput import Throughputs
@@ -51,17 +51,22 @@ class Choices:
     def can_run(self, row: QueueRow, description: Description) -> bool:
         """Return whether nodes, open to work or not, could hold the job at a known throughput."""
         shapes, bound = self.shapes(row, description), self.bound_types(row)
-        throughputs, size = self.throughputs(row, description), description.gpus
+        throughputs, size_on = self.throughputs(row, description), description.gpus_on
         allowed = self.nodes_of(row, shapes)
-        key = (throughputs, size, shapes, allowed, bound)
+        key = (throughputs, description.gpus, shapes, allowed, bound, *description.gangs.items())
         if key not in self._runnable:
-            # Of one type, on each node.
-            most = [
-                max([0, *(n for k, n in node.gpus if throughputs.on(k, size) > 0 and bound <= {k})])
-                for node in self._state.cluster.nodes
-                if allowed is None or node.name in allowed
-            ]
-            fits = (sum(n >= shape.gpus_per_node for n in most) >= shape.nodes for shape in shapes)
+            nodes = [n for n in self._state.cluster.nodes if allowed is None or n.name in allowed]
+
+            def most(node: Node) -> int:
+                """Return the GPUs of one type on a node; of copies 1 where the type's gang fits."""
+                counts = ((k, n) for k, n in node.gpus if bound <= {k})
+                able = [(k, n) for k, n in counts if throughputs.on(k, size_on(k)) > 0]
+                if description.gangs:
+                    able = [(k, description.gpus * (n >= size_on(k))) for k, n in able]
+                return max([0, *(n for _, n in able)])
+
+            counts = [most(node) for node in nodes]
+            fits = (sum(n >= s.gpus_per_node for n in counts) >= s.nodes for s in shapes)
             self._runnable[key] = any(fits)
         return self._runnable[key]
 

@@ -93,8 +93,8 @@ class Reports:
         # The GPU-seconds are an estimate: Slurm forgets how long a requeued job ran before. All
         # steps count as trained on the type that the job holds now, or else on its fastest.
         gpu_type = fastest(spec, gang.gpus_by_type if gang else spec.throughputs.gpu_types)
-        throughput = spec.throughputs.on(gpu_type, spec.num_gpus)
+        throughput = spec.throughput_on(gpu_type)
         if not steps or throughput <= 0:
             return Progress(steps, row.restarts, ())
-        service_s = spec.num_gpus * steps / throughput
+        service_s = spec.gpus_on(gpu_type) * steps / throughput
         return Progress(steps, row.restarts, ((GpuType(gpu_type), service_s),))

@@ -90,6 +90,8 @@ class Observation:
     pin_timed_out: set[JobId] = field(default_factory=set)
     # The time limit in seconds by GPU type, of jobs whose limit depends on it.
     limits_s: dict[JobId, Mapping[str, float]] = field(default_factory=dict)
+    # The descriptions of copies of which GPUs, cores and memory depend on the GPU type.
+    by_type: dict[JobId, Description] = field(default_factory=dict)
     # Jobs with a description or a claim that have not ended, and ended ones whose claim is needed.
     alive: set[JobId] = field(default_factory=set)
     # Ended by USR1 from hadard, and to be requeued.
@@ -273,6 +275,8 @@ class SnapshotBuilder:
         job = self._job(row, description, report) if is_managed else None
         if parent is not None:
             self._copies.setdefault(parent, []).append(Task(row, description, job, report))
+            if description.gangs:
+                self._now.by_type[row.key] = description
         elif job is not None:
             self._jobs.append(job)
         elif is_managed and row.dependency and claim.holds:
@@ -484,7 +488,7 @@ class SnapshotBuilder:
     ) -> Phase | None:
         """Return the phase of a job that Slurm has started on the GPUs `gang`."""
         # A job with whole nodes (--exclusive, or an exclusive partition) is never migrated.
-        if gang is None or gang.num_gpus != spec.num_gpus:
+        if gang is None or not spec.has_size_of(gang):
             return None
         if row.state == "COMPLETING":
             return Phase.STOPPING

@@ -6,17 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import a_job, a_plan, a_snapshot
+from builders import a_gang, a_job, a_plan, a_snapshot
 from rich.console import Console
 from typer.testing import CliRunner
 
 from hadar_slurm.cli import top as command
 from hadar_slurm.cli.main import commands
-from hadar_slurm.core.job import Job
-from hadar_slurm.core.plan import WaitReason
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.gang import Allocation
+from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import Round
+from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.engine.loop import RoundRecord
-from hadar_slurm.journal import Journal
+from hadar_slurm.journal import Journal, read_journal, snapshot_of
 
 
 def of_user(job: Job, user: str) -> Job:
@@ -102,3 +105,37 @@ def test_control_c_ends_it(journal: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_without_a_journal_it_says_so(tmp_path: Path) -> None:
     done = CliRunner().invoke(commands, ["top", "--once", "--journal", str(tmp_path / "none")])
     assert "none: no round has been written yet" in done.output
+
+
+def test_copies_with_gangs_by_type_show_theirs(tmp_path: Path) -> None:
+    """Those of each copy, and of a job that waits the sizes that a copy may have."""
+    speeds = Throughputs.of({("v100", 1): GangThroughput(10.0), ("k80", 4): GangThroughput(8.0)})
+    held = Allocation.of({0: a_gang("n1:v100:1"), 1: a_gang("n2:k80:4")})
+    jobs = []
+    for number, allocation in (("1", held), ("2", Allocation())):
+        spec = replace(a_job(number).spec, gangs=(("k80", 4), ("v100", 1)), throughputs=speeds)
+        phase = Phase.RUNNING if allocation else Phase.QUEUED
+        jobs.append(Job(replace(spec, max_copies=2), phase, allocation=allocation))
+    snapshot = a_snapshot("1xv100,4xk80", *jobs, now_s=1e9)
+    plan = Plan.of({JobId("1"): held}, {JobId("2"): WaitReason.INSUFFICIENT})
+    path = tmp_path / "j.jsonl"
+    written = Journal(path)
+    written.write(RoundRecord(Round(3, 1e9, 360.0), "round end", "hadare", snapshot, plan))
+    written.close()
+    assert snapshot_of(next(iter(read_journal(path)))).jobs == snapshot.jobs
+    done = CliRunner().invoke(
+        commands, ["top", "--once", "--journal", str(path)], env={"COLUMNS": "190"}
+    )
+    first, second = done.output.splitlines()[-2:]
+    assert first.split()[:3] == ["1", "running", "5"]
+    assert "copy 0 n1:v100:1" in first
+    assert "copy 1 n2:k80:4" in first
+    assert second.split()[:5] == ["2", "queued", "1", "or", "4"]
+    shown = CliRunner().invoke(commands, ["explain", "2", "--journal", str(path)]).output
+    assert "job 2: queued, 1 v100 or 4 k80 for a copy" in shown
+    assert [
+        line.split()[:3] for line in shown.splitlines() if line.startswith(("v100", "k80"))
+    ] == [
+        ["v100", "1", "10"],
+        ["k80", "4", "8"],
+    ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from builders import a_job, a_spec
+from builders import a_gang, a_job, a_spec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,3 +76,15 @@ def test_who_must_keep_its_gpus() -> None:
     assert a_job("1", on="n1:V100:1", phase=Phase.STARTING).is_pinned_in_place
     assert not a_job("1", on="n1:V100:1").is_pinned_in_place
     assert not a_job("1", can_checkpoint=False).is_pinned_in_place
+
+
+def test_a_gang_by_type_has_its_own_size_and_layout() -> None:
+    """In any case of the type's name; other types have the smallest size."""
+    spec = replace(a_spec(), gangs=(("k80", 4), ("v100", 1)))
+    assert [spec.gpus_on(k) for k in ("K80", "v100", "p100")] == [4, 1, 1]
+    assert spec.shapes_on("K80") == (Shape(1, 4),)
+    assert spec.has_size_of(a_gang("n1:k80:4"))
+    assert not spec.has_size_of(a_gang("n1:k80:1"))
+    assert not spec.has_size_of(a_gang("n1:k80:4 n2:v100:1"))
+    with pytest.raises(JobSpecError, match="1 GPUs are not the smallest gang of k80:4"):
+        replace(a_spec(), gangs=(("k80", 4),))

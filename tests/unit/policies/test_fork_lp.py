@@ -21,7 +21,7 @@ def a_demand(
     *, gpus: int = 1, copies: int = 99, max_copies: int = 99, **alone_s: float
 ) -> ForkDemand:
     times = {GpuType(gpu_type): time_s for gpu_type, time_s in alone_s.items()}
-    return ForkDemand(times, dict.fromkeys(times, copies), gpus, max_copies)
+    return ForkDemand(times, dict.fromkeys(times, copies), dict.fromkeys(times, gpus), max_copies)
 
 
 def test_a_job_in_many_copies_takes_its_time_over_all_gpus() -> None:
@@ -115,3 +115,13 @@ def test_the_horizon_is_the_forking_bound_where_copies_are_plenty(
     for worth in found.worth:
         assert all(0.0 <= value <= 1.0 for value in worth.values())
         assert max(worth.values()) == 1.0
+
+
+def test_a_copy_takes_the_gpus_of_its_gang_on_each_type() -> None:
+    """Two V100s and eight K80s hold two copies each; with gangs of one they would hold ten."""
+    both = {"V100": 100.0, "K80": 100.0}
+    of_one = ForkDemand(both, {"V100": 9, "K80": 9}, {"V100": 1, "K80": 1}, 20)
+    by_type = of_one._replace(num_gpus={"V100": 1, "K80": 4})
+    gpus = {GpuType("V100"): 2, GpuType("K80"): 8}
+    assert solve_forking([of_one], gpus).horizon_s == pytest.approx(10.0)
+    assert solve_forking([by_type], gpus).horizon_s == pytest.approx(25.0)

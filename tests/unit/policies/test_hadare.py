@@ -16,13 +16,16 @@ from hadar_slurm.core.job import Job, Phase, Shape
 from hadar_slurm.core.plan import Plan, check_plan
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput import GangThroughput, Throughputs, parse_table
+from hadar_slurm.daemon.world import Remembering
+from hadar_slurm.errors import InvalidPlan
 from hadar_slurm.lab.study.bounds import forking_bound_s
 from hadar_slurm.lab.study.experiment import ExperimentSettings, forked, run_experiment
 from hadar_slurm.lab.study.scenarios import MIX_CLUSTER, mix
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import parse_gavel_trace
 from hadar_slurm.policies.hadare.policy import Hadare
-from hadar_slurm.policies.policy import SolverLimits
+from hadar_slurm.policies.policy import SolverLimits, heeds_gangs
+from hadar_slurm.policies.registry import POLICY_NAMES, make_policy
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 FLAT = some_rates(V100=1.0, P100=1.0, K80=1.0)
@@ -259,3 +262,64 @@ def test_the_published_mix_ends_near_the_forking_bound() -> None:
     assert result.completed == 120
     assert bound_s <= result.ttd_s <= 1.05 * bound_s
     assert result.mean_jct_s <= 23 * HOURS
+
+
+# Copies with another number of GPUs on each type
+
+
+def by_type(job: Job, throughputs: Throughputs, **gangs: int) -> Job:
+    """Return a job of which a copy has these GPUs by type."""
+    spec = replace(job.spec, gangs=tuple(sorted(gangs.items())), throughputs=throughputs)
+    return replace(job, spec=spec)
+
+
+SPEEDS = Throughputs.of({("v100", 1): GangThroughput(10.0), ("k80", 4): GangThroughput(8.0)})
+
+
+def test_copies_get_the_gang_of_their_type() -> None:
+    """A node with too few GPUs of its type gets no copy."""
+    job = by_type(a_fork(), SPEEDS, v100=1, k80=4)
+    snapshot = a_snapshot("1xv100,1xv100,4xk80,4xk80,2xk80,1xp100", job)
+    plan = Hadare().plan(snapshot, ROUND)
+    check_plan(snapshot, plan)
+    gangs = [str(gang) for gang in plan.by_id[JobId("1")].gangs]
+    assert sorted(gangs) == ["n1:v100:1", "n2:v100:1", "n3:k80:4", "n4:k80:4"]
+
+
+def test_gpus_that_a_gang_leaves_go_to_other_jobs() -> None:
+    """Of five K80s a copy takes four, and a rigid job the fifth."""
+    job = by_type(a_fork(hours=90.0), SPEEDS, v100=1, k80=4)
+    other = a_job("2", throughputs=some_rates(k80=1.0))
+    snapshot = a_snapshot("1xv100,5xk80", job, other)
+    plan = Hadare().plan(snapshot, ROUND)
+    check_plan(snapshot, plan)
+    assert sorted(map(str, plan.by_id[JobId("1")].gangs)) == ["n1:v100:1", "n2:k80:4"]
+    assert [str(gang) for gang in plan.by_id[JobId("2")].gangs] == ["n2:k80:1"]
+
+
+def test_a_plan_with_a_gang_of_another_type_is_refused() -> None:
+    job = by_type(a_fork(), SPEEDS, v100=1, k80=4)
+    snapshot = a_snapshot("1xv100,4xk80", job)
+    plan = Plan.of({JobId("1"): Allocation.of({0: a_gang("n2:k80:1")})}, {})
+    with pytest.raises(InvalidPlan, match="gets 1 GPUs and its gang is 4"):
+        check_plan(snapshot, plan)
+
+
+@pytest.mark.parametrize("name", POLICY_NAMES)
+def test_every_policy_can_plan_a_job_with_gangs_by_type(name: str) -> None:
+    """Others than hadare place it on the types of the smallest gang only, and keep what runs."""
+    policy = make_policy(name)
+    runs = a_fork("2", on=[(0, "n3:k80:4"), (1, "n2:v100:1")])
+    jobs = [by_type(job, SPEEDS, v100=1, k80=4) for job in (a_fork("1"), runs)]
+    snapshot = a_snapshot("1xv100,1xv100,4xk80,4xk80", *jobs)
+    plan = policy.plan(snapshot.for_policy(sizes_by_type=heeds_gangs(policy)), ROUND)
+    check_plan(snapshot, plan)
+    assert heeds_gangs(policy) == (name == "hadare")
+    held = plan.by_id.get(JobId("1"))
+    if held and name != "hadare":
+        assert [gang.gpus_by_type for gang in held.gangs] == [{"v100": 1}]
+
+
+def test_the_daemon_keeps_what_a_policy_heeds() -> None:
+    assert heeds_gangs(Remembering(Hadare(), Hadare()))
+    assert not heeds_gangs(Remembering(make_policy("hadar"), make_policy("hadar")))
