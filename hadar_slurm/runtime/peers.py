@@ -36,6 +36,7 @@ class Peers:
     begun: Begun | None = None
     _since: dict[int, float] = field(default_factory=dict)
     _first_given: tuple[int, float] = (-1, 0.0)
+    _first_seen: tuple[int, float] = (-1, 0.0)  # the newest end, by its slot, and when it was read
 
     def here(self) -> set[int]:
         """Return the copies that may take part in a slot that begins now."""
@@ -58,6 +59,8 @@ class Peers:
                 with self.costs.measure(self.costs.read_s):
                     found = self.slots.newest()
                 if found is not None:
+                    if found[0].slot != self._first_seen[0]:
+                        self._first_seen = (found[0].slot, time.monotonic())
                     if self.begun is not None:
                         with suppress(OSError):  # repeated the next time
                             self.begun.note()
@@ -147,12 +150,15 @@ class Peers:
     def _is_patient(self, end: SlotEnd, begun_s: float, has_any: bool) -> bool:
         """Return whether to wait for present copies that have not contributed to the interval.
 
-        For `patience` of its length after the first contribution; one length more without any.
+        For `patience` of its length after the first contribution, and not before it has lasted for
+        its length: a copy with few steps contributes early. One length more without any.
         """
         now_s = time.monotonic()
         if has_any and self._first_given[0] != end.slot:
             self._first_given = (end.slot, now_s)
         since_s = self._first_given[1] if has_any else begun_s
+        if has_any and self._first_seen[0] == end.slot:
+            since_s = max(since_s, self._first_seen[1] + end.length_s)
         longest_s = self.settings.patience * end.length_s + (0.0 if has_any else end.length_s)
         return now_s - since_s < max(self.settings.gone_after_s, longest_s)
 

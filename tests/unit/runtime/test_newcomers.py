@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,11 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 from fakes.trainings import Training, until  # noqa: E402
 
 from hadar_slurm.handoff import Assignment, write_assignment  # noqa: E402
+from hadar_slurm.runtime.averaging import state  # noqa: E402
 from hadar_slurm.runtime.averaging.costs import Costs  # noqa: E402
+from hadar_slurm.runtime.averaging.identity import Identity  # noqa: E402
 from hadar_slurm.runtime.averaging.ranges import Ranges  # noqa: E402
-from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots  # noqa: E402
+from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd, Slots  # noqa: E402
 from hadar_slurm.runtime.dealing import Dealer  # noqa: E402
 from hadar_slurm.runtime.ending import Ending  # noqa: E402
 from hadar_slurm.runtime.membership.presence import Doing, Presence  # noqa: E402
@@ -157,6 +160,25 @@ def test_a_slot_ends_early_if_that_is_worth_it(
     assert ours.is_cut_short(END, age_s, left_s) is is_short
     # One copy's decision holds for all.
     assert ours.is_cut_short(END, 0.0, 0.0) is is_short
+
+
+def test_a_copy_with_few_steps_waits_for_the_others(tmp_path: Path) -> None:
+    """It was measured while it stood still; the others train until the interval is over."""
+    settings = Settings(gather_s=0.0, gone_after_s=0.1, patience=0.25)
+    slots = Slots(tmp_path)
+    named = state.tensors_of(model := torch.nn.Linear(1, 1), torch.optim.SGD(model.parameters()))
+    assert slots.end(replace(END, length_s=1.5), *named)
+    Presence(tmp_path, 1, 60.0).say(Doing.TRAINS)
+    ending = Ending(slots, settings, Dealer(settings, None), Costs())
+    ours = Peers(slots, ending, Presence(tmp_path, 0, 60.0), settings, Costs())
+    begun_s = time.monotonic()
+    end, _ = ours.newest(Identity(100, 0), lambda: named)
+    part = Contribution(0, 5, end.id, Ranges.of([(0, 10)]), 0.1, is_checked=True)
+    slots.contribute(part, *named)
+    while not slots.has_ended(5):
+        assert ours.end_if_ours(end, time.monotonic())
+        time.sleep(0.01)
+    assert time.monotonic() - begun_s >= 1.5
 
 
 def test_a_copy_that_would_be_dealt_nothing_ends_no_slot(tmp_path: Path) -> None:
