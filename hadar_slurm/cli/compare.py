@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -22,6 +21,14 @@ from hadar_slurm.lab.inputs import (
     TableOption,
     UnfitOption,
     complete_workload,
+)
+from hadar_slurm.lab.on_slurm import (
+    OnSlurmOption,
+    SlurmMemoryOption,
+    SlurmOptionsOption,
+    SlurmPartitionOption,
+    SlurmTimeOption,
+    way_to_run,
 )
 from hadar_slurm.lab.pictures import can_draw
 from hadar_slurm.lab.study.experiment import ORACLE, RULES, SIZES, SPEEDS
@@ -80,6 +87,14 @@ def compare(
             "history with users; --policy is then hadar by default."
         ),
     ] = None,
+    movable: Annotated[
+        str | None,
+        typer.Option(
+            help="Shares of the jobs, in percent, that can save and be migrated: 0,30,100; drawn "
+            "from the workload's seed.",
+            show_default="all",
+        ),
+    ] = None,
     round_seconds: Annotated[float, typer.Option(help="Seconds per round.")] = 360.0,
     restart_seconds: Annotated[
         str | None,
@@ -105,8 +120,17 @@ def compare(
     copies: CopiesOption = None,
     aggregation_seconds: AveragingOption = 10.0,
     jobs_at_once: Annotated[
-        int | None, typer.Option(help="Parallel runs.", show_default="one per processor")
+        int | None,
+        typer.Option(
+            help="Parallel runs; with --on-slurm of an array.",
+            show_default="one per processor; all with --on-slurm",
+        ),
     ] = None,
+    on_slurm: OnSlurmOption = False,
+    slurm_partition: SlurmPartitionOption = "",
+    slurm_time: SlurmTimeOption = "4:00:00",
+    slurm_memory: SlurmMemoryOption = "4G",
+    slurm_options: SlurmOptionsOption = "",
     output: Annotated[Path, typer.Option(help="Directory for the results.")] = Path(
         "compare-output"
     ),
@@ -117,7 +141,14 @@ def compare(
     After an interruption the same command continues where it stopped.
     """
     choices = choices_by(policy, seed, load, first)
-    processes = at_least_one("--jobs-at-once", jobs_at_once) or os.cpu_count() or 1
+    way = way_to_run(
+        at_least_one("--jobs-at-once", jobs_at_once),
+        on_slurm=on_slurm,
+        partition=slurm_partition,
+        time_limit=slurm_time,
+        memory=slurm_memory,
+        options=slurm_options,
+    )
     console = Console(stderr=True)
     chosen = scenario_by(scenario, traces or ())
     cells = cells_of(
@@ -137,12 +168,13 @@ def compare(
         limits=limits,
         history=history,
         adoption=adoption,
+        movable=movable,
         round_seconds=round_seconds,
         restart_seconds=restart_seconds,
         copies=copies,
         aggregation_seconds=aggregation_seconds,
     )
-    records = run_with_bars(cells, output, processes, console)
+    records = run_with_bars(cells, output, way, console)
     command = shlex.join(["hadar", *sys.argv[1:]])
     comparison = comparison_of(
         records, chosen, command, has_pictures=can_draw(console), cells=cells

@@ -114,8 +114,9 @@ def _tree(before: Record, after: Record) -> dict[str, Any]:
     }
     load = "" if after["load"] is None else f" at {after['load']:g} % load"
     knows = f", {after['knows']}" if after["knows"] else ""
+    moves = f", {after['movable']:g} % movable" if "movable" in after else ""
     return {
-        "setting": f"{after['trace']}{load}{knows}, restart {after['restart']} s",
+        "setting": f"{after['trace']}{load}{knows}{moves}, restart {after['restart']} s",
         "trace": after["trace"],
         "load": after["load"],
         "policy": after["adopted"],

@@ -52,6 +52,7 @@ from hadar_slurm.lab.study.experiment import (
 from hadar_slurm.lab.study.report import Comparison
 from hadar_slurm.lab.study.scenarios import SCENARIOS, Choices, Scenario
 from hadar_slurm.lab.study.summary import groups, load_series
+from hadar_slurm.lab.traces.adopters import as_movable
 from hadar_slurm.lab.traces.limits import parse_limits
 from hadar_slurm.lab.traces.load import parse_gpu_speeds
 from hadar_slurm.lab.traces.restart import parse_restart_costs
@@ -117,6 +118,7 @@ def cells_of(
     limits: str,
     history: str,
     adoption: str | None,
+    movable: str | None,
     round_seconds: float,
     restart_seconds: str | None,
     copies: int | None,
@@ -139,7 +141,10 @@ def cells_of(
     if adoption is not None:
         shares = _numbers("--adoption", adoption)
         choices = with_adoption(choices, shares, chosen_rules, is_scenario=scenario is not None)
+    choices = replace(choices, movable=_shares("--movable", movable))
     if scenario:
+        if choices.movable:
+            raise UsageError("--movable: scenarios take none; give traces")
         if choices.sizes != (ORACLE,) and not scenario.takes_lists:
             raise UsageError(f"--sizes: scenario {scenario.name} has sizes of its own")
         if choices.history:
@@ -156,7 +161,7 @@ def cells_of(
     for name in chosen_rules:
         default = "0" if name == _GAVEL else "30"
         costs = default if restart_seconds is None else restart_seconds
-        for workload in _workloads(drawn, nodes, choices.loads, costs):
+        for workload in _workloads(drawn, nodes, choices, costs):
             # Forking policies get jobs that may be forked.
             specs = forked(workload.specs, max_copies=max_copies, aggregation_s=averaging_s)
             copied = replace(workload, specs=tuple(specs))
@@ -176,6 +181,14 @@ def cells_of(
                         jobs = copied if policy in FORKING else workload
                         cells.append(cell(workload=jobs, policy=policy, settings=settings))
     return cells
+
+
+def _shares(option: str, text: str | None) -> tuple[float, ...]:
+    shares = _numbers(option, text)
+    for share in shares:
+        if not 0 <= share <= 100:
+            raise UsageError(f"{option} {share:g}: expected per cent, 0 to 100")
+    return shares
 
 
 def with_sizes(choices: Choices, sizes: str, limits: str, history: str) -> Choices:
@@ -219,15 +232,17 @@ def _drawn(
 
 
 def _workloads(
-    drawn: Sequence[StudyWorkload], nodes: Cluster, loads: Sequence[float] | None, restarts: str
+    drawn: Sequence[StudyWorkload], nodes: Cluster, choices: Choices, restarts: str
 ) -> Iterator[StudyWorkload]:
-    """Yield the jobs once for each restart cost in a comma-separated list, and each load."""
+    """Yield the jobs once for each restart cost of a list, each load and each movable share."""
     for jobs, restart in product(drawn, dict.fromkeys(map(str.strip, restarts.split(",")))):
         costs = parse_restart_costs(restart)
         specs = [replace(s, restart_cost_s=costs.of(s.workload)) for s in jobs.specs]
-        for load in loads or (None,):
+        for load, share in product(choices.loads or (None,), choices.movable or (None,)):
             scaled = specs if load is None else scale_to_load(specs, nodes, load)
-            yield replace(jobs, specs=tuple(scaled), load=load, restart=restart)
+            if share is not None:
+                scaled = as_movable(scaled, share, seed=jobs.seed or 0)
+            yield replace(jobs, specs=tuple(scaled), load=load, restart=restart, movable=share)
 
 
 def comparison_of(

@@ -1,4 +1,4 @@
-"""A comparison: policies x workloads x rules, one process per run, resumable.
+"""A comparison: policies x workloads x rules, one process or job per run, resumable.
 
 A *cell* is one run. Its result is one file, named by a digest of all inputs: the jobs with their
 throughputs, the cluster, the policy, the settings, our code and the solvers. So an interrupted
@@ -9,24 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
-import multiprocessing
 import os
-import signal
-import sys
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hadar_slurm.core.cluster import Cluster, JobId
 from hadar_slurm.core.job import JobSpec
@@ -52,10 +44,6 @@ Record = dict[str, Any]
 FORKING = ("hadare", "sampling")
 # A bound is exact only to the solver's tolerance, a finish to a fraction of a step.
 _BOUND_ROUNDING = 1e-5
-_SEND_EVERY_S = 0.2
-# Longest delay after Ctrl-C.
-_POLL_EVERY_S = 0.2
-_JOIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +57,8 @@ class StudyWorkload:
     seed: int | None = None
     # The cost of a migration, as given by the user.
     restart: str = "30"
+    # Per cent of the jobs that can move; None: all that the trace lets move.
+    movable: float | None = None
     # Workloads of the same origin; "" where that is not of interest.
     family: str = ""
     # What users claim of jobs, where that is not what the jobs are.
@@ -130,6 +120,7 @@ class Cell:
             "cluster": self.cluster_name,
             "rules": self.settings.rules,
             "restart": self.workload.restart,
+            **({} if self.workload.movable is None else {"movable": self.workload.movable}),
             "round_s": self.settings.round_s,
             "policy": self.policy_name,
             **({} if self.adoption is None else self._adoption_labels),
@@ -172,7 +163,8 @@ class Cell:
         seed = "" if workload.seed is None else f", seed {workload.seed}"
         rules = "" if self.settings.rules == "hadar" else f", {self.settings.rules} rules"
         restart = f", restart {workload.restart} s"
-        return f"{self.policy_name} on {workload.name}{load}{seed}{rules}{restart}"
+        moves = "" if workload.movable is None else f", {workload.movable:g} % movable"
+        return f"{self.policy_name} on {workload.name}{load}{seed}{rules}{restart}{moves}"
 
 
 def _specs_digest(specs: Sequence[JobSpec]) -> str:
@@ -316,158 +308,3 @@ def read_record(path: Path) -> Record | None:
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) and record.get("version") == VERSION else None
-
-
-class Watcher(Protocol):
-    """Receives the progress of the cells; `index` is that in the list of cells."""
-
-    def started(self, index: int) -> None:
-        """A cell's process has started."""
-
-    def progressed(self, index: int, jobs_done: int) -> None:
-        """`jobs_done` jobs of a cell have ended."""
-
-    def finished(self, index: int, record: Record, *, was_known: bool) -> None:
-        """A cell has ended, in this run or (`was_known`) in an earlier one."""
-
-
-def run_cells(
-    cells: Sequence[Cell], folder: Path, *, processes: int, watcher: Watcher
-) -> list[Record]:
-    """Run all cells that have no result in `folder`, and return the records of all, in order.
-
-    Every cell has a process, at most `processes` at a time. The next run retries failed cells.
-    After an exception, such as Ctrl-C, no process is left and every finished cell has its file.
-    """
-    records: dict[int, Record] = {}
-    todo: list[int] = []
-    for index, cell in enumerate(cells):
-        known = read_record(cell_path(folder, cell))
-        if known and known["status"] == "done":
-            # The same run under another name, such as a trace that was renamed.
-            records[index] = known | cell.labels
-            watcher.finished(index, records[index], was_known=True)
-        else:
-            todo.append(index)
-    for index, record in _in_processes(cells, todo, folder, processes, watcher):
-        records[index] = record
-        watcher.finished(index, record, was_known=False)
-    return [records[index] for index in range(len(cells))]
-
-
-# The index of a cell and its process, by the pipe from it.
-_Workers = dict[Connection, tuple[int, BaseProcess]]
-
-
-def _in_processes(
-    cells: Sequence[Cell], todo: Sequence[int], folder: Path, processes: int, watcher: Watcher
-) -> Iterator[tuple[int, Record]]:
-    # Forking this process would copy its threads' locks; a server without threads is safe.
-    context = multiprocessing.get_context("forkserver")
-    # Import the main module's imports once, in the server.
-    context.set_forkserver_preload(sorted(n for n in sys.modules if n.startswith("hadar_slurm.")))
-    waiting = list(reversed(todo))
-    workers: _Workers = {}
-    with _interrupts() as check:
-        try:
-            while waiting or workers:
-                while waiting and len(workers) < processes:
-                    check()
-                    index = waiting.pop()
-                    reader, writer = context.Pipe(duplex=False)
-                    work = cells[index], cell_path(folder, cells[index]), writer
-                    name = str(cells[index])
-                    process = context.Process(target=_work, args=work, name=name, daemon=True)
-                    process.start()
-                    workers[reader] = index, process
-                    writer.close()
-                    watcher.started(index)
-                ready = wait(workers, _POLL_EVERY_S)
-                check()
-                for reader in [reader for reader in workers if reader in ready]:
-                    index, child = workers[reader]
-                    try:
-                        watcher.progressed(index, reader.recv())
-                    except EOFError:
-                        # The process has ended or was killed.
-                        child.join()
-                        del workers[reader]
-                        reader.close()
-                        yield index, _collect(cells[index], folder, child)
-        finally:
-            _end(workers)
-
-
-def _end(workers: _Workers) -> None:
-    for _, process in workers.values():
-        process.terminate()
-    for reader, (_, process) in workers.items():
-        process.join(_JOIN_S)
-        if process.is_alive():
-            process.kill()
-            process.join()
-        reader.close()
-
-
-@contextmanager
-def _interrupts() -> Iterator[Callable[[], None]]:
-    """Record Ctrl-C, and yield a function that raises KeyboardInterrupt if it was pressed.
-
-    Raised at an arbitrary place, the exception could be lost in a finaliser or leave a process that
-    is started but not yet registered.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: None
-        return
-    came: list[int] = []
-
-    def check() -> None:
-        if came:
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
-    try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, before)
-    check()
-
-
-def _collect(cell: Cell, folder: Path, process: BaseProcess) -> Record:
-    code = process.exitcode
-    process.close()
-    record = read_record(cell_path(folder, cell)) if code == 0 else None
-    if record is None:
-        how = f"was ended by signal {-code}" if code and code < 0 else f"ended with status {code}"
-        error = f"the process {how}; it may have run out of memory"
-        record = {"version": VERSION, "key": cell.key, **cell.labels, "status": "failed"}
-        record |= {"error": error, "is_forked": cell.is_forked}
-        write_record(cell_path(folder, cell), record)
-    return record
-
-
-def _work(cell: Cell, path: Path, writer: Connection) -> None:
-    """Run one cell (main function of its process)."""
-    # Ctrl-C reaches every process of the terminal; the parent handles it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    # The traceback of a failed round would be printed over the parent's progress bar.
-    logging.disable(logging.CRITICAL)
-    sent_s = -math.inf
-
-    def send(jobs_done: int) -> None:
-        nonlocal sent_s
-        if time.monotonic() - sent_s >= _SEND_EVERY_S:
-            sent_s = time.monotonic()
-            writer.send(jobs_done)
-
-    write_record(path, run_cell(cell, on_progress=send))
-    writer.close()
-
-
-def _end_with_parent() -> None:
-    """End this process when its parent has ended for any reason."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

@@ -63,6 +63,8 @@ class Choices:
     history: str = ""
     # Shares of the users, in per cent, whose jobs are the policies'; none: all jobs are.
     adoption: tuple[float, ...] = ()
+    # Shares of the jobs, in per cent, that can move; none: all that the trace lets move.
+    movable: tuple[float, ...] = ()
     # Further workloads, for a scenario that takes lists of them.
     workloads: tuple[ClusterWorkload, ...] = ()
 

@@ -11,7 +11,9 @@ from hadar_slurm.lab.study.compare import Record
 
 HOUR_S = 3600.0
 # Labels that comparable runs have in common; results are averaged over seeds.
-GROUP_LABELS = ("family", "trace", "jobs", "load", "cluster", "rules", "restart", "round_s")
+GROUP_LABELS = (
+    "family", "trace", "jobs", "load", "cluster", "rules", "restart", "movable", "round_s",
+)  # fmt: skip
 
 
 _LEAST = "least"
@@ -217,9 +219,11 @@ class Group:
         """Return a description of the group."""
         labels = self.labels
         load = "" if labels["load"] is None else f" at {labels['load']:g} % load"
+        share = labels.get("movable")
+        moves = "" if share is None else f", {share:g} % of them movable"
         return (
             f"{labels['trace']}{load}: {labels['jobs']} {'job' if labels['jobs'] == 1 else 'jobs'} "
-            f"on {labels['cluster']}, {labels['rules']} rules, restart {labels['restart']} s"
+            f"on {labels['cluster']}{moves}, {labels['rules']} rules, restart {labels['restart']} s"
         )
 
 

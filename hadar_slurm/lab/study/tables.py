@@ -20,7 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hadar_slurm.errors import ConfigError
-from hadar_slurm.lab.study.compare import Cell, Record, Watcher, run_cells
+from hadar_slurm.lab.study.compare import Cell, Record
+from hadar_slurm.lab.study.running.cells import Watcher, Way, run_cells
 from hadar_slurm.lab.study.summary import Group, Note
 
 # Width of the whole table, used for files and pipes; narrower terminals get fewer columns.
@@ -51,6 +52,10 @@ class _Bars(Watcher):
     def progressed(self, index: int, jobs_done: int) -> None:
         self._progress.update(self._tasks[index], completed=jobs_done)
 
+    def in_slurm(self, pending: int, running: int) -> None:
+        text = f"all runs: in Slurm {running} running, {pending} pending"
+        self._progress.update(self._all, description=text)
+
     def finished(self, index: int, record: Record, *, was_known: bool) -> None:
         self.num_done += 1
         self.num_known += was_known
@@ -65,9 +70,7 @@ class _Bars(Watcher):
             self._console.print(f"{text}: {took}", highlight=False, soft_wrap=True)
 
 
-def run_with_bars(
-    cells: Sequence[Cell], output: Path, processes: int, console: Console
-) -> list[Record]:
+def run_with_bars(cells: Sequence[Cell], output: Path, way: Way, console: Console) -> list[Record]:
     """Run the cells and show their progress; Ctrl-C prints how to resume and exits with 130."""
     try:
         (output / "cells").mkdir(parents=True, exist_ok=True)
@@ -85,7 +88,7 @@ def run_with_bars(
     ) as progress:
         bars = _Bars(cells, console, progress)
         try:
-            records = run_cells(cells, output, processes=processes, watcher=bars)
+            records = run_cells(cells, output, way=way, watcher=bars)
         except KeyboardInterrupt:
             text = f"stopped: {bars.num_done} of {len(cells)} runs are in {output}; repeat the "
             console.print(text + "command to resume", soft_wrap=True, highlight=False)

@@ -1,4 +1,4 @@
-"""The users who adopt a policy, drawn from a seed, and the jobs of all other users."""
+"""The users who adopt a policy and the jobs that can move, drawn from a seed; others' jobs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,15 @@ def drawn(count: int, percent: float, seed: int) -> frozenset[int]:
     order = list(range(count))
     Random(f"adoption {seed}").shuffle(order)
     return frozenset(order[: round(count * percent / 100)])
+
+
+def as_movable(specs: Sequence[JobSpec], percent: float, *, seed: int) -> list[JobSpec]:
+    """Return the jobs, of which `percent` can save and be migrated as before, and no others."""
+    chosen = drawn(len(specs), percent, seed)
+    return [
+        spec if number in chosen else replace(spec, can_checkpoint=False)
+        for number, spec in enumerate(specs)
+    ]
 
 
 def users_drawn(users: Iterable[str], percent: float, *, seed: int) -> frozenset[str]:

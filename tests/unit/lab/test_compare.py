@@ -20,10 +20,12 @@ from hadar_slurm.lab.study.compare import (
     cell_path,
     read_record,
     run_cell,
-    run_cells,
     scale_to_load,
 )
 from hadar_slurm.lab.study.experiment import ExperimentSettings, forked
+from hadar_slurm.lab.study.running.cells import run_cells
+from hadar_slurm.lab.study.running.processes import Processes
+from hadar_slurm.lab.traces.adopters import as_movable
 from hadar_slurm.lab.traces.cluster import parse_cluster
 
 
@@ -40,6 +42,9 @@ class Heard:
 
     def progressed(self, index: int, jobs_done: int) -> None:
         assert jobs_done >= 0
+
+    def in_slurm(self, pending: int, running: int) -> None:
+        raise AssertionError("these cells run on this machine")
 
     def finished(self, index: int, record: Record, *, was_known: bool) -> None:
         (self.known if was_known else self.made).append(index)
@@ -92,7 +97,7 @@ def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
     cells = [hopeless, a_cell()]
     for _ in range(2):
         heard = Heard()
-        records = run_cells(cells, tmp_path, processes=2, watcher=heard)
+        records = run_cells(cells, tmp_path, way=Processes(2), watcher=heard)
         assert [record["status"] for record in records] == ["failed", "done"]
         assert "never start" in records[0]["error"] or "fit" in records[0]["error"]
         assert 0 in heard.made
@@ -100,21 +105,21 @@ def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
 
 def test_what_is_there_is_not_run_again(tmp_path: Path) -> None:
     """A second run reads its results from files, even for a renamed trace; a torn file is rerun."""
-    first = run_cells([a_cell()], tmp_path, processes=1, watcher=Heard())
+    first = run_cells([a_cell()], tmp_path, way=Processes(1), watcher=Heard())
     heard = Heard()
-    again = run_cells([a_cell(name="renamed")], tmp_path, processes=1, watcher=heard)
+    again = run_cells([a_cell(name="renamed")], tmp_path, way=Processes(1), watcher=heard)
     assert (heard.started_, heard.known) == ([], [0])
     assert again[0]["trace"] == "renamed"
     assert again[0]["ttd_s"] == first[0]["ttd_s"]
     cell_path(tmp_path, a_cell()).write_text('{"version":', encoding="utf-8")
     heard = Heard()
-    run_cells([a_cell()], tmp_path, processes=1, watcher=heard)
+    run_cells([a_cell()], tmp_path, way=Processes(1), watcher=heard)
     assert heard.made == [0]
 
 
 def test_one_file_serves_cells_that_are_the_same(tmp_path: Path) -> None:
     """Two identical cells share one result file."""
-    records = run_cells([a_cell(), a_cell()], tmp_path, processes=2, watcher=Heard())
+    records = run_cells([a_cell(), a_cell()], tmp_path, way=Processes(2), watcher=Heard())
     assert records[0]["ttd_s"] == records[1]["ttd_s"]
     assert len(list((tmp_path / "cells").glob("*.json"))) == 1
 
@@ -129,11 +134,11 @@ def test_an_interrupt_keeps_what_is_done_and_leaves_no_process(tmp_path: Path) -
 
     cells = [a_cell(), a_cell("las", specs=some_jobs(12, steps=30_000))]
     with pytest.raises(KeyboardInterrupt):
-        run_cells(cells, tmp_path, processes=1, watcher=Interrupts())
+        run_cells(cells, tmp_path, way=Processes(1), watcher=Interrupts())
     assert read_record(cell_path(tmp_path, cells[0]))
     assert read_record(cell_path(tmp_path, cells[1])) is None
     heard = Heard()
-    run_cells(cells, tmp_path, processes=1, watcher=heard)
+    run_cells(cells, tmp_path, way=Processes(1), watcher=heard)
     assert (heard.known, heard.made) == ([0], [1])
     assert not [name for name in os.listdir(tmp_path / "cells") if not name.endswith(".json")]
 
@@ -156,3 +161,20 @@ def test_jobs_that_come_at_once_have_no_load() -> None:
     specs = [replace(spec, submitted_s=0.0) for spec in some_jobs()]
     with pytest.raises(UsageError, match="give a trace with arrivals"):
         scale_to_load(specs, CLUSTER, 90.0)
+
+
+def test_a_larger_movable_share_contains_every_smaller_one() -> None:
+    """Shares of the jobs keep their checkpoints; the label of a run says how many."""
+    specs = some_jobs(20)
+    shares = [
+        {spec.job_id for spec in as_movable(specs, percent, seed=1) if spec.can_checkpoint}
+        for percent in (0, 30, 100)
+    ]
+    assert [len(share) for share in shares] == [0, 6, 20]
+    assert shares[0] <= shares[1] <= shares[2]
+    assert as_movable(specs, 30, seed=1) != as_movable(specs, 30, seed=2)
+    cell = a_cell()
+    moved = replace(cell, workload=replace(cell.workload, movable=30.0))
+    assert "movable" not in cell.labels
+    assert moved.labels["movable"] == 30.0
+    assert "30 % movable" in str(moved)
