@@ -27,6 +27,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from hadar_slurm.older_python import zip_equal
 from hadar_slurm.runtime import samples
 from hadar_slurm.runtime.averaging import state
 from hadar_slurm.runtime.averaging.ahead import Ahead
@@ -593,7 +594,7 @@ class Copy(AbstractContextManager["Copy"]):
         self.parent_step = parent_step
         if self.lr is not None:
             factor = self.lr(parent_step)
-            for group, rate in zip(self.optimiser.param_groups, self.base_lrs, strict=True):
+            for group, rate in zip_equal(self.optimiser.param_groups, self.base_lrs):
                 group["lr"] = rate * factor
 
     def _ask(self, number: int, frame: object) -> None:

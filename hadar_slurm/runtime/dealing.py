@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 _GROWTH = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Dealer:
     """Deals out steps; `assignment` is the file in which hadard assigns the copies' steps."""
 

@@ -8,7 +8,7 @@ from hadar_slurm.runtime.averaging.consolidation import OptimiserRule, Outer
 from hadar_slurm.runtime.averaging.slots import KEEP_EVERY, MOST_KEPT
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settings:
     """How copies work together; times in seconds."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from enum import StrEnum
+
+from hadar_slurm.older_python import TextEnum
 
 
-class Mode(StrEnum):
+class Mode(TextEnum):
     """What a training script asks for."""
 
     AUTO = "auto"  # synchronous where an all-reduce costs little, else averaged
