@@ -8,7 +8,7 @@
 #   YES=1        allow apt-get although this machine has a Slurm configuration
 
 .DEFAULT_GOAL := help
-.PHONY: help demo site test test-all test-clients check fmt lint type golden man chaos adversary docker-demo docker-test docker-chaos clean prepared
+.PHONY: help demo site test test-all test-clients check fmt lint type golden man runtime-wheel chaos adversary docker-demo docker-test docker-chaos clean prepared
 
 BIN := .venv/bin
 SEED := 1
@@ -76,6 +76,9 @@ type: prepared ## check types
 
 golden: prepared ## regenerate the golden files; review the difference as code
 	HADAR_WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/unit tests/properties
+
+runtime-wheel: prepared ## build the wheel hadar-runtime, for trainings, in dist
+	$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist packaging/runtime
 
 man: prepared ## write the manual pages from the commands' own help texts
 	$(BIN)/python docs/man/generate.py

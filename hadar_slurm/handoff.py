@@ -233,12 +233,18 @@ def parse_report(text: bytes, origin: str) -> ProgressReport:
         raise ReportError(f"{origin}: not a progress report: {error!r}") from error
     numbers = (getattr(report, name) for name in ("restart", "steps_done", *_OPTIONAL_NUMBERS))
     if report.version != VERSION:
-        raise ReportError(f"{origin}: version {report.version}, this reads {VERSION}")
+        raise ReportError(_of_version(origin, report.version))
     if report.state not in STATES:
         raise ReportError(f"{origin}: state {report.state!r}, expected one of {', '.join(STATES)}")
     if not all(0 <= number <= MAX_NUMBER for number in numbers):
         raise ReportError(f"{origin}: a number is negative, not finite or above {MAX_NUMBER:g}")
     return report
+
+
+def _of_version(origin: object, version: int) -> str:
+    """Return that a file has another version, and the remedy."""
+    remedy = "the job needs the hadar_slurm or hadar-runtime of hadard's version"
+    return f"{origin}: version {version}, this reads {VERSION}: {remedy}"
 
 
 def listens_now() -> bool:
@@ -351,11 +357,14 @@ def read_assignment(path: Path) -> Optional[Assignment]:
     try:
         with open(path, "rb") as file:
             tree = json.loads(file.read(MAX_REPORT_BYTES + 1))
+        version = int(tree["version"])
+        if version != VERSION:
+            tree = {"number": 0, "quotas": {}, "slot_s": 0.0}  # its form is not known
         assignment = Assignment(
             number=int(tree["number"]),
             quotas={int(copy): int(steps) for copy, steps in tree["quotas"].items()},
             slot_s=float(tree["slot_s"]),
-            version=int(tree["version"]),
+            version=version,
         )
     except FileNotFoundError:
         return None
@@ -364,7 +373,7 @@ def read_assignment(path: Path) -> Optional[Assignment]:
     except _MALFORMED as error:
         raise AssignmentError(f"{path}: not an assignment: {error!r}") from error
     if assignment.version != VERSION:
-        raise AssignmentError(f"{path}: version {assignment.version}, this reads {VERSION}")
+        raise AssignmentError(_of_version(path, version))
     numbers = (assignment.slot_s, *assignment.quotas, *assignment.quotas.values())
     if not all(0 <= number <= MAX_NUMBER for number in numbers):
         raise AssignmentError(f"{path}: a number is negative, not finite or above {MAX_NUMBER:g}")

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 _FREE_S, _GROWTH = 60.0, 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Dealer:
     """Deals out steps; `assignment` is the file in which hadard assigns the copies' steps."""
 

@@ -27,7 +27,7 @@ from hadar_slurm.runtime.settings import Settings
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ending:
     """Ends averaging intervals: averages contributions and deals out the steps that are left."""
 

@@ -11,7 +11,7 @@ from hadar_slurm.runtime.averaging.slots import KEEP_EVERY, MOST_KEPT
 SHORTEST_S, SHORTEST_TOGETHER_S = 3.0, 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settings:
     """How copies work together; times in seconds."""
 

@@ -403,3 +403,13 @@ def test_a_run_tells_when_the_one_before_ended_without_saving(
     told = capsys.readouterr().err
     assert told.count("\n") == is_told
     assert ("run 1 of job" in told) is is_told
+
+
+def test_files_of_another_version_name_the_remedy(tmp_path: Path) -> None:
+    """Whatever their form: it may be another one too."""
+    path = tmp_path / "assignment.json"
+    path.write_text('{"version": 2, "shares": [1]}')
+    with pytest.raises(handoff.AssignmentError, match="version 2, this reads 1: the job needs the"):
+        handoff.read_assignment(path)
+    with pytest.raises(ReportError, match="hadar-runtime of hadard's version"):
+        handoff.parse_report(text_of(version=2), "there")

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import torch
 
+from hadar_slurm.older_python import TextEnum
 
-class OptimiserRule(StrEnum):
+
+class OptimiserRule(TextEnum):
     """What becomes of the copies' optimiser states: momenta, second moments, their step counts."""
 
     AVERAGE = "average"
@@ -22,7 +23,7 @@ class OptimiserRule(StrEnum):
     RESET = "reset"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Outer:
     """A Nesterov momentum step on the mean, as in DiLoCo (arXiv 2311.08105, algorithm 1).
 

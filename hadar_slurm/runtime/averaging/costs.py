@@ -15,7 +15,7 @@ _COUNTED = 3
 _newest = partial(deque[float], maxlen=_COUNTED)
 
 
-@dataclass(slots=True)
+@dataclass
 class Costs:
     """How long each part of the newest consolidations took, without waiting for other copies."""
 

@@ -22,7 +22,7 @@ class OtherTrainingError(ValueError):
     """A directory holds another training; says which, what differs and the remedy."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Identity:
     """One training, as each of its slot ends notes it, beside the tensors of its parameters."""
 

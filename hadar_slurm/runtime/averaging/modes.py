@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum, auto
+from enum import Enum, auto
+
+from hadar_slurm.older_python import TextEnum
 
 
-class Mode(StrEnum):
+class Mode(TextEnum):
     """What a training script asks for."""
 
     AUTO = "auto"  # synchronous where an all-reduce costs little, else averaged

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from hadar_slurm.older_python import zip_equal
+
 # Tensors by name, and the rest.
 Named = tuple[dict[str, torch.Tensor], Any]
 
@@ -66,9 +68,9 @@ def plain_state(each: Stateful) -> dict[str, Any]:
 def _plain(value: Any, name: str) -> Any:
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         return value.item()
-    if value is None or isinstance(value, bool | int | float | str):
+    if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [_plain(each, f"{name}[{index}]") for index, each in enumerate(value)]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: _plain(each, f"{name}.{key}") for key, each in value.items()}
@@ -101,7 +103,7 @@ def load(
     kept = facts.get("extra", [])
     if len(kept) != len(extra):
         raise ValueError(f"the job keeps the state of {len(kept)} extra objects, not {len(extra)}")
-    for each, known in zip(extra, kept, strict=True):
+    for each, known in zip_equal(extra, kept):
         # A disabled GradScaler has no state, and an enabled one cannot load an empty one.
         if known:
             each.load_state_dict(known)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from hadar_slurm.older_python import zip_equal
 from hadar_slurm.runtime.averaging import state
 from hadar_slurm.runtime.averaging.ahead import Ahead
 from hadar_slurm.runtime.averaging.costs import Costs
@@ -70,5 +71,5 @@ class Learner:
         self.parent_step = parent_step
         if self.lr is not None:
             factor = self.lr(parent_step)
-            for group, rate in zip(self.optimiser.param_groups, self.base_lrs, strict=True):
+            for group, rate in zip_equal(self.optimiser.param_groups, self.base_lrs):
                 group["lr"] = rate * factor

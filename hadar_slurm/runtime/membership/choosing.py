@@ -16,7 +16,7 @@ from hadar_slurm.runtime.membership.claim import ClaimedRun, State, read_run, ru
 _COPY = 0  # the number of a copy that is alone
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Choice:
     """A directory to train in; `passed` are those of other trainings before it."""
 

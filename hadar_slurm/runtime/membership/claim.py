@@ -17,9 +17,9 @@ import socket
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 
+from hadar_slurm.older_python import TextEnum
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class HeldError(RuntimeError):
     """Another process trains this copy; says which, and the remedy."""
 
 
-class State(StrEnum):
+class State(TextEnum):
     """How far a run has come."""
 
     HERE = "here"
@@ -43,7 +43,7 @@ class State(StrEnum):
     OVER = "over"  # ended by the program, with steps left
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClaimedRun:
     """One run of a copy: its process, its Slurm job, which training of the process it is."""
 

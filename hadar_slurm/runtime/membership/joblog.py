@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 NAME = "job.log"
@@ -28,7 +28,7 @@ class _Appender(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         with suppress(Exception):
-            when = datetime.fromtimestamp(record.created, UTC).replace(tzinfo=None)
+            when = datetime.fromtimestamp(record.created, timezone.utc).replace(tzinfo=None)
             words = self.format(record).replace("\n", " ")
             line = f"{when.isoformat(timespec='milliseconds')}Z copy {self.copy}: {words}\n"
             # Opened for each line: a stale handle recovers, and a rotated log stays rotated.

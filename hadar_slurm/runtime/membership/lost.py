@@ -7,7 +7,7 @@ import os
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from hadar_slurm import handoff
 from hadar_slurm.runtime.averaging.slots import Slots
@@ -20,7 +20,7 @@ class LostTrainingError(RuntimeError):
     """What was trained cannot be read; says why, which files, and the remedy."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Begun:
     """The evidence that a training has begun, beside its slot ends.
 
@@ -39,7 +39,7 @@ class Begun:
         path = self.slots.directory / NAME
         if path.exists():
             return
-        now = datetime.now(UTC).isoformat(timespec="seconds")
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         facts = {"version": 1, "begun": now, "host": socket.gethostname(), "job": self.where.job}
         draft = path.with_name(f".{NAME}.{facts['host']}.{os.getpid()}")
         try:

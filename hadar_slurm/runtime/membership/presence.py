@@ -10,13 +10,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
+
+from hadar_slurm.older_python import TextEnum
 
 log = logging.getLogger(__name__)
 
 
-class Doing(StrEnum):
+class Doing(TextEnum):
     """What a copy does."""
 
     TRAINS = "trains"

@@ -12,18 +12,19 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from hadar_slurm.older_python import TextEnum, zip_equal
 from hadar_slurm.runtime.synchronous.links import LinkError, Links
 from hadar_slurm.runtime.synchronous.passes import Passes
 
 
-class Outcome(StrEnum):
+class Outcome(TextEnum):
     """What became of a step."""
 
     APPLIED = "applied"
@@ -47,7 +48,7 @@ class Field(IntEnum):
     SPOILT = 10  # has parameters that are not finite
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Exchanged:
     """A step's outcome, and what each copy has added, by rank; empty where it is broken."""
 
@@ -223,7 +224,7 @@ class Gradients:
 
     def _take_over(self, flat: torch.Tensor) -> None:
         first, has = 0, flat[sum(each.numel() for each in (*self._parameters, *self._buffers())) :]
-        for parameter, is_there in zip(self._parameters, has.tolist(), strict=False):
+        for parameter, is_there in zip(self._parameters, has.tolist()):
             part = flat[first : first + parameter.numel()].view(parameter.shape)
             first += parameter.numel()
             if not is_there:
@@ -242,7 +243,7 @@ class Gradients:
                 parameter.grad = torch.full_like(parameter, math.inf)
             else:
                 parameter.grad = None
-        for buffer, before in zip(self._all_buffers(), self._before, strict=True):
+        for buffer, before in zip_equal(self._all_buffers(), self._before):
             buffer.copy_(before)
 
     def _has_finite_buffers(self, body: torch.Tensor) -> bool:
@@ -255,7 +256,7 @@ class Gradients:
         Not what was not finite when the group began, on all of its copies: masks.
         """
         assert self._summed is not None
-        both = zip(self._all_buffers(), self._summed, strict=True)
+        both = zip_equal(self._all_buffers(), self._summed)
         return [each for each, is_summed in both if is_summed]
 
     def _all_buffers(self) -> Iterator[torch.Tensor]:

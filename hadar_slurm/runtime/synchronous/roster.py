@@ -37,7 +37,7 @@ _READY = re.compile(r"ready-(\d+)-(\d+)")
 _GROUP = re.compile(r"group-(\d+)\.json")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Version:
     """A state of the parameters: after `steps` steps since the slot end `end`, in group `group`.
 
@@ -49,7 +49,7 @@ class Version:
     steps: int = -1  # -1: this copy has no state of that end
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Group:
     """A group: its number, its copies in the order of their ranks, and their hosts."""
 

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from hadar_slurm.older_python import zip_equal
 from hadar_slurm.runtime.averaging import state
 from hadar_slurm.runtime.averaging.finite import MOST_SPOILT, NotFiniteError
 from hadar_slurm.runtime.averaging.modes import Mode, is_costly
@@ -307,7 +308,7 @@ class Synchronous:
             log.info("all have the state of copy %d", group.copies[source])
         steps = versions[source][0]
         self.version = Version(end.id, group.number if steps else 0, steps)
-        rates = dict(zip(group.copies, table[:, 3].tolist(), strict=True))
+        rates = dict(zip_equal(group.copies, table[:, 3].tolist()))
         has_norm = any(isinstance(each, _BatchNorm) for each in self.model.modules())
         self.pace = Pace(rates, least=2 if has_norm else 1)
         self.gradients.join(links)
@@ -414,7 +415,7 @@ class Synchronous:
         """Return None to go on; else, in a tuple, what `_steps` returns. The same on each copy."""
         group = self.group
         assert group is not None
-        column = {name: dict(zip(group.copies, found.column(name), strict=True)) for name in Field}
+        column = {name: dict(zip_equal(group.copies, found.column(name))) for name in Field}
         counts = {copy: int(count) for copy, count in column[Field.SAMPLES].items()}
         is_due = self.pace.note(counts, column[Field.TRAIN_S], found.column(Field.EXCHANGE_S))
         costly: tuple[int, ...] = ()

@@ -13,7 +13,7 @@ from hadar_slurm.runtime.averaging.ranges import Ranges
 from hadar_slurm.runtime.synchronous.links import Links
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sent:
     """A state, and the steps since the slot end that it includes."""
 

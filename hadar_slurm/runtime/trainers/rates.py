@@ -17,6 +17,8 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from hadar_slurm.older_python import zip_equal
+
 # A scheduler, and whether it is called after a number of steps of the job.
 Scheduled = tuple[Any, Callable[[int], bool]]
 # The settings of a group that schedulers change.
@@ -64,11 +66,11 @@ class LearningRates:
             warnings.simplefilter("ignore")  # nothing is optimised here
             while self._steps < steps:
                 self._steps += 1
-                for scheduler, is_due in zip(self._beside, self._is_due, strict=True):
+                for scheduler, is_due in zip_equal(self._beside, self._is_due):
                     if is_due(self._steps):
                         scheduler.step()
         groups = self._optimiser.param_groups
-        for group, says in zip(groups, self._stand_in.param_groups, strict=True):
+        for group, says in zip_equal(groups, self._stand_in.param_groups):
             group.update({key: deepcopy(says[key]) for key in _CHANGED if key in says})
         for scheduler in self._real:  # for what is logged
             scheduler._last_lr = [group["lr"] for group in groups]
