@@ -1,12 +1,19 @@
-"""Which jobs of Slurm's history are the same work."""
+"""Which jobs of Slurm's history are the same work, and what hadard learns of those that ended."""
 
 from __future__ import annotations
 
+import math
+
+import pytest
 from builders import a_cluster
 
+from hadar_slurm.core.throughput_model import Workload
+from hadar_slurm.core.type_failures import Work
+from hadar_slurm.errors import TraceError
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.jobspec.identity import Shown, workload_of_shown
 from hadar_slurm.lab.inputs import read_table
+from hadar_slurm.lab.traces.ended import ended_jobs
 from hadar_slurm.lab.traces.load import parse_trace
 
 CLUSTER = a_cluster("4xV100,4xK80")
@@ -64,3 +71,40 @@ def test_a_submit_line_may_have_anything_in_it() -> None:
     )
     assert len(found) == 3
     assert names(record(1, line="sbatch --wrap='unclosed")) == ["job:fit"]
+
+
+def test_ended_jobs_count_on_the_fastest_type() -> None:
+    """A job that still runs, or has no user, says nothing; a slower type's job is shorter."""
+    found = ended_jobs(
+        text(
+            record(1),
+            record(2, gpu_type="k80"),
+            record(3, end="Unknown"),
+            record(4, user=""),
+        ),
+        "history",
+        read_table(None),
+        CLUSTER,
+    )
+    fast, slow = found.jobs
+    assert fast.work == slow.work == Work(Workload("ann", "job:fit"), 1)
+    assert (fast.job_id, fast.ended_s, fast.service_s) == ("1", 1_750_001_000.0, 600.0)
+    assert 0 < slow.service_s < 300.0
+    assert "2 left out" in found.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("job_id,submission_time\n", "expected what sacct"),
+        (text(record(1)).replace("|End|", "|Ended|"), "the field End"),
+    ],
+)
+def test_what_is_no_history_is_named(words: str, said: str) -> None:
+    with pytest.raises(TraceError, match=said):
+        ended_jobs(words, "history", read_table(None), CLUSTER)
+
+
+def test_an_ended_job_is_finite() -> None:
+    found = ended_jobs(text(record(1)), "history", read_table(None), CLUSTER)
+    assert all(math.isfinite(job.service_s) for job in found.jobs)
