@@ -114,6 +114,8 @@ class Config(_Section):
     utility: Literal["throughput", "jct", "ftf"] = "throughput"
     # How strictly users share under policy hadar: 0 not at all, 1 by shares alone.
     user_shares: Number = Field(default=0.2, ge=0, le=1)
+    # The sizes of jobs whose steps are not given: learned from ended jobs, or their time limits.
+    sizes: Literal["learned", "limit"] = "learned"
     round_seconds: Number = Field(default=360.0, ge=0.1, le=_DAY_S)
     poll_seconds: Number = Field(default=5.0, ge=0.05, le=3600)
     restart_cost_seconds: Number = Field(default=30.0, ge=0, le=_DAY_S)

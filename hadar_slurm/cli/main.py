@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "web": "Serve a page with running and waiting jobs and GPU prices, and metrics at /metrics.",
     "leave": "Remove jobs from Hadar's management: from now on only Slurm schedules them.",
     "release": "Release all jobs held or pinned by hadard to plain Slurm.",
+    "learn": "Learn from Slurm's history how long the jobs of each user and workload train.",
     "speeds": "Show what hadard has learned of workloads, or delete it.",
     "config": "Check, show or print hadard's configuration.",
     "simulate": "Simulate TRACE under a policy, with the same loop as hadard, in virtual time.",
@@ -37,8 +38,8 @@ COMMANDS: Mapping[str, str] = {
     "cluster": "Start, show and stop a real Slurm on this machine with simulated GPUs.",
 }
 
-# Those of the package `trials`.
-_TRIALS = ("demo", "site")
+# Those in packages of their own.
+_ROOMS = {"demo": "trials", "site": "trials", "learn": "learning", "speeds": "learning"}
 
 
 class _Commands(TyperGroup):
@@ -61,8 +62,8 @@ class _Commands(TyperGroup):
 
 def load_command(name: str) -> TyperCommand | TyperGroup:
     """Import one of `COMMANDS`."""
-    room = "hadar_slurm.cli.trials" if name in _TRIALS else "hadar_slurm.cli"
-    module = import_module(f"{room}.{name}")
+    place = f"{_ROOMS[name]}.{name}" if name in _ROOMS else name
+    module = import_module(f"hadar_slurm.cli.{place}")
     group = getattr(module, "app", None)
     if group is None:
         group = typer.Typer(add_completion=False)

@@ -146,6 +146,10 @@ class Durations:
         for key in _keys(work):
             self._level(key).going[where] += 1.0
 
+    def forget(self, job_id: JobId) -> None:
+        """Count a job no longer that has left without an end."""
+        self._forget(job_id)
+
     def renew(self) -> None:
         """Let what was counted since the last call matter."""
         self._shares.clear()

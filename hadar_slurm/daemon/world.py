@@ -149,6 +149,7 @@ def backend_of(
         own_types=config.own_gpu_types,
         enrol=config.enrol_lists,
         enrolled_of_account=config.enrol.account_jobs,
+        learns_sizes=config.sizes == "learned",
     )
     ledger = Ledger(config.state_dir / LEDGER_FILE)
     mode = mode or modes(config).all[0]

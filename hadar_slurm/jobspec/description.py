@@ -49,9 +49,6 @@ _HOSTS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]{0,299}")
 _SPAN = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 # A list of nodes names at most this many: a short text can stand for billions.
 _MOST_HOSTS = 20_000
-# Prefix of the workload name of jobs without a model; no model has it.
-OF_A_JOB = "job:"
-_MOST_OF_A_NAME = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,11 +311,6 @@ def decode(comment: str) -> Description | None:
         leaves=tree.get("leave") is True,
         comment=str(tree.get("comment", "")),
     )
-
-
-def workload_of_job(name: str) -> str:
-    """Return the workload of jobs that are known by their name alone."""
-    return f"{OF_A_JOB}{name}"[:_MOST_OF_A_NAME]
 
 
 def may_ask(asks: Mapping[str, object]) -> bool:

@@ -10,6 +10,7 @@ from hadar_slurm.core.claims import believed_steps
 from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.core.durations import Durations
 from hadar_slurm.core.job import Job, JobSpec, Phase
+from hadar_slurm.core.learned_sizes import learned_steps
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput_model import Workload
 from hadar_slurm.core.type_failures import Work
@@ -79,9 +80,8 @@ class SizesBackend:
             total = believed_steps(spec.limit_steps, done, math.inf, 0.0)[0]
         else:
             best = self._best(spec)
-            limit_s = spec.limit_steps / best
-            left_s = self.durations.left_s(work_of(spec), done / best, limit_s)
-            total = max(1, math.ceil(done + left_s * best))
+            work, limit = work_of(spec), spec.limit_steps
+            total = learned_steps(self.durations, work, done=done, best=best, limit_steps=limit)
         known = self._specs.get(spec.job_id)
         # Policies cache results per spec: keep the object while it is equal.
         if known is None or known.total_steps != total or known.throughputs != spec.throughputs:

@@ -12,6 +12,7 @@ from functools import partial
 from hadar_slurm.core.claims import Credit, Judged
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.learned_sizes import EndedJobs
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status, Stop
@@ -126,6 +127,7 @@ class SlurmBackend:
             FairShares(self.slurm),
             is_off=lambda: self.is_off(),
             now_s=lambda: self.now_s(),
+            ended=self.profile.ended if self.profile else EndedJobs(),
         )
 
     def observe(self) -> Snapshot:

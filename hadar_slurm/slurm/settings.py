@@ -39,3 +39,5 @@ class BackendSettings:
     enrol: Mapping[str, Collection[str]] = field(default_factory=dict)
     # The most jobs of an account that are enrolled at once, where the operator limits them.
     enrolled_of_account: Mapping[str, int] = field(default_factory=dict)
+    # Whether jobs without steps have the sizes that ended jobs say, within their time limits.
+    learns_sizes: bool = True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +20,13 @@ from hadar_slurm.jobspec.description import (
     GPU_OPTIONS,
     MAX_LOSS_S,
     MIN_LOSS_S,
-    OF_A_JOB,
     Description,
     is_node_list,
     may_ask,
     parse_shape,
-    workload_of_job,
 )
 from hadar_slurm.jobspec.estimator import Estimator
+from hadar_slurm.jobspec.identity import OF_A_JOB, Shown, workload_of_shown
 from hadar_slurm.submit.copy_gangs import (
     CopyGangs,
     check_nodes,
@@ -286,8 +287,23 @@ def _workload(request: SbatchRequest, table: ThroughputTable) -> str:
         return next((known for known in table.workloads if known.lower() == name.lower()), name)
     if size is not None:
         raise JobSpecError(f"{PREFIX}batch-size {size}: of which model? give {PREFIX}model too")
-    job_name = request.values.get("job-name") or Path(request.script_name or "wrap").name
-    return workload_of_job(job_name)
+    return workload_of_shown(_shown(request))
+
+
+def _shown(request: SbatchRequest) -> Shown:
+    """Return what Slurm will show of the job."""
+    given = request.values
+    try:
+        here = os.getcwd()
+    except OSError:
+        here = ""
+    return Shown(
+        name=given.get("job-name") or Path(request.script_name or "wrap").name,
+        command=given.get("wrap") or shlex.join(word for word in request.script if word != "--"),
+        directory=os.path.join(here, given.get("chdir", "")),
+        container=given.get("container", ""),
+        comment=given.get("comment", ""),
+    )
 
 
 def unknown_model(description: Description, table: ThroughputTable) -> str | None:

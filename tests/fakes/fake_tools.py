@@ -432,6 +432,8 @@ _FACTS: dict[str, Fact] = {
     "tres-alloc": lambda slurm, job: f"cpu=1,mem=100M,node={_num_nodes(job)},billing=1",
     "Name": lambda slurm, job: job.name,
     "Command": lambda slurm, job: "/home/alice/train.sh",
+    "WorkDir": lambda slurm, job: "/home/alice",
+    "Container": lambda slurm, job: "(null)",
     "Feature": lambda slurm, job: _or("&".join(sorted(job.features))),
     "Comment": lambda slurm, job: _or(job.comment),
 }

@@ -5,14 +5,16 @@
     State
 
 A record becomes a job with the recorded work: one step a second on the GPUs that it held, for as
-long as it held them, whatever its final state. The heading names the fields, in any order; further
-fields are ignored. Records that are no jobs are counted and reported.
+long as it held them, whatever its final state. The heading names the fields, in any order; JobName,
+WorkDir, Container, SubmitLine and Comment say which jobs are the same work (jobspec/identity.py),
+and further fields are ignored. Records that are no jobs are counted and reported.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import shlex
 from calendar import monthrange, timegm
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,9 +26,12 @@ from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.core.units import parse_count
 from hadar_slurm.errors import TraceError
+from hadar_slurm.jobspec.description import decode_or_none
+from hadar_slurm.jobspec.identity import Shown, workload_of_shown
 from hadar_slurm.lab.traces.fields import MAX_GANG, MAX_TIME_S, gang_size, seconds, shown
 from hadar_slurm.lab.traces.model import Tally, Trace, by_arrival
 from hadar_slurm.lab.traces.speeds import SpeedTable
+from hadar_slurm.submit.options import split_options
 
 _NEEDED = ("jobid", "submit", "elapsedraw", "alloctres", "state")
 # Required and optional fields, as spelled in messages.
@@ -41,6 +46,9 @@ _NUM_NODES = re.compile(r"(?:^|,)node=([0-9]{1,7})(?=,|$)")
 _TIME = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})")
 _UNKNOWN = frozenset({"", "unknown", "none", "n/a"})
 _NO_LIMIT = _UNKNOWN | {"unlimited", "partition_limit", "invalid"}
+# Free text: as the last field, it may have separators and line breaks in it.
+_FREE = frozenset({"jobname", "workdir", "submitline", "comment", "container"})
+_BEGINS = re.compile(r"[0-9][0-9_+.\[\]a-z-]*\|")
 # States of jobs that have not ended.
 _GOING_ON = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "RESIZING"})
 
@@ -62,7 +70,7 @@ def read_sacct(
     held: dict[JobId, frozenset[str]] = {}
     left_out, counts = Tally(), Counter[str]()
     gpu_types: set[str] = set()
-    for place, record in _records(lines, origin, left_out):
+    for place, record in records_of(lines, origin, left_out):
         job_id = JobId(record["jobid"].strip())
         why_not, gpus = _usable(record, place)
         if why_not:
@@ -88,7 +96,7 @@ def read_sacct(
     return Trace("sacct", by_arrival(jobs), places, skipped, notes, assumed, held)
 
 
-def _records(lines: Iterable[str], origin: str, left_out: Tally) -> Iterator[tuple[str, Record]]:
+def records_of(lines: Iterable[str], origin: str, left_out: Tally) -> Iterator[tuple[str, Record]]:
     """Yield (place, fields) of the records of jobs, each job once; count others in `left_out`."""
     heading: list[str] = []
     seen: dict[str, tuple[str, str]] = {}
@@ -99,11 +107,15 @@ def _records(lines: Iterable[str], origin: str, left_out: Tally) -> Iterator[tup
         if not heading:
             heading = _heading(values, place)
             continue
+        if heading[-1] in _FREE:
+            if not _BEGINS.match(text) and text.split("|") != heading and seen:
+                continue  # the rest of a submit line with line breaks
+            values = text.split("|", len(heading) - 1)
         if len(values) != len(heading):
             raise TraceError(
                 f"{place}: {len(values)} fields, expected {len(heading)} as in the heading; was "
-                "the line cut, or is there a | or a line break within a value? Leave out fields "
-                "that users write freely, such as JobName and Comment"
+                "the line cut, or is there a | or a line break within a value? Put SubmitLine "
+                "last, and leave out other fields that users write freely, such as Comment"
             )
         if [value.lower() for value in values] == heading:
             left_out.add("repeated heading", place)
@@ -246,9 +258,36 @@ def _job(
         submitted_s=float(submitted_s),
         restart_cost_s=restart_cost_s,
         workload=workload,
-        name=record.get("jobname", "").strip(),
+        name=_identity(record),
         user=record.get("user", "").strip(),
     )
+
+
+def _identity(record: Record) -> str:
+    """Return the workload that hadard would call the job's; "" where the record says nothing."""
+    comment = record.get("comment", "").strip()
+    described = decode_or_none(comment)
+    if described is not None and described.workload:
+        return described.workload
+    shown = Shown(
+        name=record.get("jobname", "").strip(),
+        command=_command(record.get("submitline", "")),
+        directory=record.get("workdir", "").strip(),
+        container=record.get("container", "").strip(),
+        comment=comment if described is None else described.comment,
+    )
+    return workload_of_shown(shown) if shown.name or shown.command else ""
+
+
+def _command(line: str) -> str:
+    """Return what a submit line runs: the script with its arguments, or what --wrap was given."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        words = line.split()
+    options, rest = split_options(words[1:])
+    wrapped = next((o.value for o in options if o.name == "wrap" and o.value), "")
+    return wrapped or shlex.join(word for word in rest if word != "--")
 
 
 def _limit_s(record: Record, place: str) -> float:

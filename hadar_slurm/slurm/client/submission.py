@@ -15,7 +15,8 @@ from hadar_slurm.slurm.client.squeue import Fields
 from hadar_slurm.slurm.client.state import SHOW_JOBS, squeue
 
 SUBMISSION = Fields(
-    "JobID JobArrayID TimeLimit NumTasks NTPerNode OverSubscribe tres-alloc", "Name Command"
+    "JobID JobArrayID TimeLimit NumTasks NTPerNode OverSubscribe tres-alloc",
+    "Name Command WorkDir Container",
 )
 _LEAST_NODES = re.compile(r"(?:^|,)node=(\d+)(?=,|$)")
 # What squeue shows of a job that shares its nodes with those of others. From 25.05 on it shows NO
@@ -41,8 +42,15 @@ class Submission:
     least_nodes: int = 0
     # It shares its nodes with no job, or only with its user's own.
     is_exclusive: bool = False
-    # What srun or a batch job runs; salloc shows none (22.05.8).
-    has_program: bool = False
+    # What srun or a batch job runs, with its arguments; salloc shows none (22.05.8).
+    command: str = ""
+    directory: str = ""
+    container: str = ""
+
+    @property
+    def has_program(self) -> bool:
+        """Whether Slurm shows what it runs."""
+        return bool(self.command)
 
 
 def read_submissions(
@@ -75,10 +83,16 @@ def submission(field: Mapping[str, str]) -> Submission:
             tasks_per_node=_number(field["NTPerNode"]),
             least_nodes=int(found[1]) if found else 0,
             is_exclusive=field["OverSubscribe"] not in _SHARES,
-            has_program=field["Command"] not in NOTHING,
+            command=_text(field["Command"]),
+            directory=_text(field["WorkDir"]),
+            container=_text(field["Container"]),
         )
     except ValueError as error:
         raise SlurmOutputError(f"squeue: {error}", repr(field)) from error
+
+
+def _text(text: str) -> str:
+    return "" if text in NOTHING else text
 
 
 def _number(text: str) -> int:

@@ -17,7 +17,8 @@ from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.core.gpu_types import Needs
 from hadar_slurm.core.job import Shape
 from hadar_slurm.errors import JobSpecError, SlurmError
-from hadar_slurm.jobspec.description import Description, decode, decode_or_none, workload_of_job
+from hadar_slurm.jobspec.description import Description, decode, decode_or_none
+from hadar_slurm.jobspec.identity import Shown, workload_of_shown
 from hadar_slurm.jobspec.opting_out import is_opted_out
 from hadar_slurm.slurm.client.parse import (
     NO_MAXIMUM,
@@ -94,7 +95,9 @@ def describe(row: QueueRow, asked: Submission, num_nodes: str) -> Description:
         limit_s=asked.limit_s,
         gpus=gpus,
         shape=shape,
-        workload=workload_of_job(asked.name or "job"),
+        workload=workload_of_shown(
+            Shown(asked.name, asked.command, asked.directory, asked.container, row.comment)
+        ),
         needs=Needs(types=tuple(sorted(name.lower() for name in row.named_types))),
     )
 

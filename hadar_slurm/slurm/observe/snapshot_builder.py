@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from hadar_slurm.core.cluster import GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Shape
+from hadar_slurm.core.learned_sizes import EndedJobs
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.handoff import ProgressReport
@@ -48,6 +49,7 @@ from hadar_slurm.slurm.observe.run_outcomes import (
     may_retry,
     retry_message,
 )
+from hadar_slurm.slurm.observe.sizes import LearnedSizes
 from hadar_slurm.slurm.observe.throttles import Throttles
 from hadar_slurm.slurm.settings import BackendSettings
 
@@ -121,11 +123,13 @@ class SnapshotBuilder:
     is_off: Callable[[], bool]
     now_s: Callable[[], float]
     averages: Averages = field(default_factory=Averages)
+    ended: EndedJobs = field(default_factory=EndedJobs)
     # Jobs that USR1 from hadard has ended and that Slurm refused to requeue.
     lost: set[JobId] = field(default_factory=set)
     limits: Limits = field(init=False)
     outcomes: RunOutcomes = field(init=False)
     checks: ClaimChecks = field(init=False)
+    sizes: LearnedSizes = field(init=False)
     enrolment: Enrolment = field(init=False)
     choices: Choices = field(init=False)
     reports: Reports = field(init=False)
@@ -146,6 +150,7 @@ class SnapshotBuilder:
         self.outcomes = RunOutcomes(self.estimator.records)
         self.checks = ClaimChecks(self.estimator)
         own = self.settings
+        self.sizes = LearnedSizes(self.estimator, self.ended, own.learns_sizes)
         self.enrolment = Enrolment(self.slurm, own.enrol, own.modes, own.enrolled_of_account)
         self.choices = Choices(self.slurm, self.estimator, self.ledger, self.enrolment)
         self.reports = Reports(self.settings.spool, self.estimator, self.ledger, self.now_s)
@@ -192,9 +197,13 @@ class SnapshotBuilder:
                 self.outcomes.see_ended(row, description, claim, report, cluster)
                 # All modes learn for the same users.
                 if self.settings.modes.of(row.partition) is self.mode:
-                    self.checks.see_ended(row, description, self.outcomes.type_of(row))
+                    gpu_type, types = self.outcomes.type_of(row), cluster.gpus_by_type
+                    self.checks.see_ended(row, description, gpu_type)
+                    self.sizes.see_ended(row, description, gpu_type, types)
         self.outcomes.keep(self._state.queue.keys())
         self.checks.keep(self._state.queue.keys())
+        self.sizes.keep(self._state.queue.keys())
+        self.sizes.renew(self.now_s())
 
     def _way(self) -> Mode:
         """Return how waiting jobs are treated now."""
@@ -401,6 +410,13 @@ class SnapshotBuilder:
         progress = self.reports.progress(row, description, report, spec, gang)
         in_time, late = self.choices.in_time(row, description, claimed, progress, gang)
         spec = replace(spec, throughputs=in_time.throughputs) if late else spec
+        spec, learned = self.sizes.believed(
+            description,
+            spec,
+            progress.steps_done,
+            self._state.cluster.gpus_by_type,
+            is_running=row.state == "RUNNING",
+        )
         is_pending, claim = row.state == "PENDING", self.ledger[row.key]
         barred = self.choices.barred(row, description)
         if is_pending:
@@ -444,7 +460,7 @@ class SnapshotBuilder:
             (
                 *(f"not on {name}: {why}" for name, why in self.choices.unfit(description).items()),
                 *(f"not on {name}: {words(bar)}" for name, bar in barred.items()),
-                *(remark for remark in (pinned, why_not, late, unseen, *doubts) if remark),
+                *(remark for remark in (pinned, why_not, late, unseen, learned, *doubts) if remark),
             ),
             is_pinned,
             left_out=is_unseen,

@@ -1,8 +1,8 @@
 """What was learned on this cluster, kept in a SQLite file across restarts of hadard.
 
-These are measured throughputs, the GPU types on which workloads have run or failed, and how far
-users' claims were off. Another process may delete some of it (`forget`): hadard reads the file
-again when it has changed.
+These are measured throughputs, the GPU types on which workloads have run or failed, how far users'
+claims were off, and how long jobs have trained. Another process may delete some of it (`forget`) or
+add to it (`add_ended`): hadard reads the file again when it has changed.
 
 No fault of the file stops hadard. A file that cannot be read, or that a newer hadard has written,
 is renamed and replaced by an empty one; a locked file is tried again later.
@@ -14,13 +14,15 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from hadar_slurm.core.claims import Credit, Credits
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.learned_sizes import EndedJob, EndedJobs
 from hadar_slurm.core.throughput_model import Measured, Place, ThroughputModel, Workload
 from hadar_slurm.core.type_failures import TypeRecord, TypeRecords, Work
 from hadar_slurm.errors import ProfileError
@@ -29,13 +31,14 @@ from hadar_slurm.jobspec.description import MAX_GPUS, MAX_THROUGHPUT, MIN_THROUG
 log = logging.getLogger(__name__)
 
 FILE_NAME = "profile.sqlite"
-VERSION = 3
+VERSION = 4
 # Other readers of the file, such as a report, hold their locks for less.
 _BUSY_S = 0.2
 # `forget` waits for a hadard that is writing.
 _PATIENCE_S = 5.0
 # Bounds the file: each new job name of a user is a new workload.
 MAX_WORKLOADS_OF_USER = 200
+MAX_ENDED_JOBS_OF_USER = 1000
 _MAX_TIME_S, _MAX_LOG = 1e12, 20.0
 
 # The tables by the version that brought them.
@@ -59,6 +62,12 @@ CREATE TABLE credits (
     user TEXT PRIMARY KEY, log_off REAL, speeds_off REAL, jobs INTEGER, at_s REAL
 ) WITHOUT ROWID
 """,
+    4: """
+CREATE TABLE ended_jobs (
+    job TEXT, ended_s INTEGER, user TEXT, workload TEXT, gpus INTEGER, service_s REAL,
+    PRIMARY KEY (job, ended_s)
+) WITHOUT ROWID
+""",
 }
 # Keeps the workloads of a user of which there was news last.
 _KEEP_NEWEST = """
@@ -69,12 +78,21 @@ DELETE FROM {table} WHERE user = ? AND workload NOT IN (
 """
 
 
+# Keeps the jobs of a user that ended last.
+_KEEP_LAST = """
+DELETE FROM ended_jobs WHERE user = ? AND (job, ended_s) NOT IN (
+    SELECT job, ended_s FROM ended_jobs WHERE user = ? ORDER BY ended_s DESC, job LIMIT ?
+)
+"""
+
+
 class Learned(NamedTuple):
     """What a file holds."""
 
     speeds: ThroughputModel
     records: TypeRecords
     credits: Credits
+    ended: EndedJobs
 
 
 class _Mark(NamedTuple):
@@ -86,7 +104,7 @@ class _Mark(NamedTuple):
 
 @dataclass
 class Profile:
-    """Keeps a throughput model, the records of GPU types, and the users' credits in a file."""
+    """Keeps a throughput model, records of GPU types, users' credits and ended jobs in a file."""
 
     path: Path
     now_s: Callable[[], float] = time.time
@@ -94,6 +112,7 @@ class Profile:
     speeds: ThroughputModel = field(default_factory=ThroughputModel)
     records: TypeRecords = field(default_factory=TypeRecords)
     credits: Credits = field(default_factory=Credits)
+    ended: EndedJobs = field(default_factory=EndedJobs)
     # Why the file could not be used the last time; empty: it could.
     fault: str = ""
     # Of the file as it was last read or written; None: it has to be read.
@@ -128,7 +147,7 @@ class Profile:
 
     @property
     def _has_news(self) -> bool:
-        return bool(self.speeds.news or self.records.news or self.credits.news)
+        return bool(self.speeds.news or self.records.news or self.credits.news or self.ended.news)
 
     def _exchange(self, mark: _Mark | None) -> None:
         """Read what is not known and write what is new; `mark` was read before."""
@@ -141,19 +160,23 @@ class Profile:
                 self.speeds.news |= {(w, p) for w, ps in self.speeds.measured.items() for p in ps}
                 self.records.news |= {(w, k) for w, ks in self.records.of_work.items() for k in ks}
                 self.credits.news |= self.credits.by_user.keys()
+                self.ended.news |= self.ended.jobs.keys()
             elif mark is None or mark != self._mark:
                 self._replace_all_but_news(_read(connection, version))
-            _write(connection, Learned(self.speeds, self.records, self.credits), self.now_s())
+            learned = Learned(self.speeds, self.records, self.credits, self.ended)
+            _write(connection, learned, self.now_s())
             is_written = connection.total_changes > 0
         self.speeds.news.clear()
         self.records.news.clear()
         self.credits.news.clear()
+        self.ended.news.clear()
         # Had another process changed the file since, its count would be higher.
         self._mark = None if mark is None else _Mark(mark.inode, mark.changes + is_written)
 
     def _replace_all_but_news(self, learned: Learned) -> None:
         """Take over what the file holds; what is not yet written is newer."""
-        speeds, records, credits = learned
+        speeds, records, credits, ended = learned
+        self.ended.take_over(ended)
         for workload, place in self.speeds.news:
             kept = self.speeds.measured[workload][place]
             speeds.measured.setdefault(workload, {})[place] = kept
@@ -177,9 +200,29 @@ class Profile:
 def read_profile(path: Path) -> Learned:
     """Return what a file holds, nothing if there is none yet; raises ProfileError."""
     if not path.exists():
-        return Learned(ThroughputModel(), TypeRecords(), Credits())
+        return Learned(ThroughputModel(), TypeRecords(), Credits(), EndedJobs())
     with _reported(path), _transaction(path, _PATIENCE_S) as connection:
         return _read(connection, _version(connection))
+
+
+def add_ended(path: Path, jobs: Iterable[EndedJob]) -> int:
+    """Add jobs that have ended to a file, which is made if there is none; return how many are new.
+
+    A running hadard notices it in its next round. Raises ProfileError.
+    """
+    with _reported(path):
+        is_new = not path.exists()
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        if is_new and os.geteuid() == 0:
+            # It is for hadard, to which the directory belongs.
+            owner = path.parent.stat()
+            os.chown(path, owner.st_uid, owner.st_gid)
+        with _transaction(path, _PATIENCE_S) as connection:
+            version = _upgrade(connection)
+            learned = _read(connection, version)
+            number = sum(map(learned.ended.add, jobs))
+            _write_ended(connection, learned.ended)
+    return number
 
 
 def forget(path: Path, user: str, workload: str | None = None) -> int:
@@ -192,7 +235,7 @@ def forget(path: Path, user: str, workload: str | None = None) -> int:
     with _reported(path), _transaction(path, _PATIENCE_S) as connection:
         _upgrade(connection)
         before = connection.total_changes
-        for table in ("speeds", "type_records"):
+        for table in ("speeds", "type_records", "ended_jobs"):
             text = f"DELETE FROM {table} WHERE user = ? AND ? IN (workload, '')"
             connection.execute(text, (user, workload or ""))
         if workload is None:
@@ -287,7 +330,26 @@ def _read(connection: sqlite3.Connection, version: int) -> Learned:
             map(_is_within, values, (_MAX_LOG, _MAX_LOG, _MAX_TIME_S, _MAX_TIME_S))
         ):
             credits.by_user[user] = Credit(*values)
-    return Learned(speeds, records, credits)
+    ended = connection.execute("SELECT * FROM ended_jobs") if version > 3 else ()
+    return Learned(speeds, records, credits, EndedJobs.of(_ended_jobs(ended)))
+
+
+def _ended_jobs(rows: Iterable[tuple[object, ...]]) -> Iterator[EndedJob]:
+    for job, ended_s, user, workload, gpus, service_s in rows:
+        if (
+            isinstance(job, str)
+            and isinstance(user, str)
+            and isinstance(workload, str)
+            and isinstance(ended_s, int)
+            and isinstance(gpus, int)
+            and isinstance(service_s, float)
+            and 0 <= ended_s <= _MAX_TIME_S
+            and 0 < service_s <= _MAX_TIME_S
+            and 1 <= gpus <= MAX_GPUS
+        ):
+            yield EndedJob(
+                JobId(job), float(ended_s), Work(Workload(user, workload), gpus), service_s
+            )
 
 
 def _is_within(value: float, most: float) -> bool:
@@ -296,7 +358,8 @@ def _is_within(value: float, most: float) -> bool:
 
 def _write(connection: sqlite3.Connection, learned: Learned, now_s: float) -> None:
     """Write what is new."""
-    speeds, records, credits = learned
+    speeds, records, credits, ended = learned
+    _write_ended(connection, ended)
     rows = [
         (job.user, job.name, *place, found.steps_per_s, found.mean, found.count, now_s)
         for job, place in speeds.news
@@ -321,6 +384,17 @@ def _write(connection: sqlite3.Connection, learned: Learned, now_s: float) -> No
         for user in users:
             keep = _KEEP_NEWEST.format(table=table)
             connection.execute(keep, (user, user, MAX_WORKLOADS_OF_USER))
+
+
+def _write_ended(connection: sqlite3.Connection, ended: EndedJobs) -> None:
+    """Write the jobs that have ended since, and delete the oldest ones of users with many."""
+    jobs = [ended.jobs[key] for key in ended.news]
+    connection.executemany(
+        "INSERT OR IGNORE INTO ended_jobs VALUES (?,?,?,?,?,?)",
+        [(*j.key, *astuple(j.work.workload), j.work.num_gpus, float(j.service_s)) for j in jobs],
+    )
+    for user in {job.work.workload.user for job in jobs}:
+        connection.execute(_KEEP_LAST, (user, user, MAX_ENDED_JOBS_OF_USER))
 
 
 class _UnusableError(Exception):

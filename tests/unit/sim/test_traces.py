@@ -534,8 +534,8 @@ WRONG = {
     "sacct cut": (
         HEAD + record()[:30],
         "my.trace:2: 3 fields, expected 9 as in the heading; was the line cut, or is there a | or "
-        "a line break within a value? Leave out fields that users write freely, such as JobName "
-        "and Comment",
+        "a line break within a value? Put SubmitLine last, and leave out other fields that users "
+        "write freely, such as Comment",
     ),
     "sacct id": (
         HEAD + record("job7"),

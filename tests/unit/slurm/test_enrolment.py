@@ -167,7 +167,7 @@ def test_what_hadard_cannot_steer_is_left_with_a_reason(
 
 def test_srun_is_described_like_a_batch_job() -> None:
     """It shows its program, which salloc does not."""
-    assert describe(a_row(is_batch=False), asked(has_program=True), "1-1").gpus == 2
+    assert describe(a_row(is_batch=False), asked(command="/home/ann/train.sh"), "1-1").gpus == 2
 
 
 def test_a_submission_is_read() -> None:
@@ -180,11 +180,14 @@ def test_a_submission_is_read() -> None:
         "tres-alloc": "cpu=1,mem=100M,node=2,billing=1",
         "Name": "a|b\nc",
         "Command": "(null)",
+        "WorkDir": "/home/ann",
+        "Container": "(null)",
     }
-    assert submission(field) == Submission("a|b\nc", 86_400.0, 4, 0, 2, True, False)
+    assert submission(field) == Submission("a|b\nc", 86_400.0, 4, 0, 2, True, directory="/home/ann")
+    assert not submission(field).has_program
     others = {"TimeLimit": "UNLIMITED", "OverSubscribe": "OK", "NumTasks": "N/A", "tres-alloc": ""}
     assert submission({**field, **others, "Command": "x.sh"}) == Submission(
-        "a|b\nc", 0.0, 1, 0, 0, False, True
+        "a|b\nc", 0.0, 1, 0, 0, False, "x.sh", "/home/ann"
     )
 
 
@@ -285,7 +288,7 @@ class OneJob(Runner):
         if argv[0] == "scontrol":
             return f"JobId=1 JobName=a OverSubscribe=NO Exclusive={self.exclusive} Contiguous=0\n"
         mark = argv[-1].rpartition(":")[2]
-        return f"1|1|1:00:00|1|N/A|NO|node=1|train.sh{mark}x.sh{mark}\n"
+        return f"1|1|1:00:00|1|N/A|NO|node=1|train.sh{mark}x.sh{mark}/{mark}(null){mark}\n"
 
 
 @pytest.mark.parametrize(

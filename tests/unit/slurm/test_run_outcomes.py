@@ -177,7 +177,8 @@ def test_a_failure_that_no_round_has_seen_running_counts(bench: Bench) -> None:
     assert records.keys() == {"v100"}
     bench.backend.observe()
     assert not bench.backend._builder.estimator.records.news
-    assert forget(bench.profile_path, "alice") == 1
+    # What the run says of the type, and that the job has ended.
+    assert forget(bench.profile_path, "alice") == 2
     bench.look()
     assert bench.allowed() == ALL
 

@@ -14,13 +14,14 @@ from hadar_slurm.cli.completing import ConfigOption, JsonOption
 from hadar_slurm.config import Config, read_config
 from hadar_slurm.core.claims import Credits
 from hadar_slurm.core.gpu_types import facts_of, with_own
+from hadar_slurm.core.learned_sizes import EndedJobs, medians
 from hadar_slurm.core.throughput_model import ThroughputModel
 from hadar_slurm.core.type_failures import TypeRecords, Work
 from hadar_slurm.jobspec.estimator import shipped_gpu_types, words
 from hadar_slurm.slurm.observe.throughput_store import FILE_NAME, read_profile
 from hadar_slurm.slurm.observe.throughput_store import forget as forget_workloads
 from hadar_slurm.status.claims import BelievedLess
-from hadar_slurm.status.words import day, table_of
+from hadar_slurm.status.words import day, span, table_of
 
 _FADES = (
     "what is known of a user's claims counts half after 30 days, and less with each job that takes "
@@ -41,22 +42,25 @@ def show(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Show measured speeds, types that workloads do not get, and how far users are believed.
+    """Show measured speeds, how long jobs train, barred types, and how far users are believed.
 
     The types are judged as for a job that could have all of them. Needs the rights of hadard's
     account: users' job names are private.
     """
     chosen = read_config(config, needs_policy=False)
-    speeds, records, credits = read_profile(chosen.state_dir / FILE_NAME)
+    speeds, records, credits, ended = read_profile(chosen.state_dir / FILE_NAME)
     measured = list(_speeds(speeds, user))
     barred = list(_barred(speeds, records, user, chosen))
     claims = list(_claims(credits, user, time.time()))
+    trained = list(_trained(ended, user))
     if as_json:
         rows = [_claim(each) for each in claims]
-        typer.echo(json.dumps({"speeds": measured, "barred": barred, "claims": rows}))
+        typer.echo(
+            json.dumps({"speeds": measured, "barred": barred, "claims": rows, "ended": trained})
+        )
         return
     console = Console(highlight=False, soft_wrap=True)
-    if not measured and not barred and not claims:
+    if not measured and not barred and not claims and not trained:
         console.print(f"nothing is known of {user or 'any workload'}", markup=False)
     if measured:
         table = table_of("user", "workload", "GPU type", "#GPUs", "", "#steps/s", "#reports")
@@ -66,6 +70,13 @@ def show(
             # Job names may hold what looks like rich's markup.
             texts = (row["user"], row["workload"], row["gpu_type"], *numbers)
             table.add_row(*(text.replace("[", r"\[") for text in texts))
+        console.print(table)
+    if trained:
+        table = table_of("user", "workload", "#GPUs", "#ended jobs", "#median")
+        for row in trained:
+            numbers_of = str(row["gpus"]), str(row["jobs"]), span(row["median_s"])
+            cells = (row["user"], row["workload"], *numbers_of)
+            table.add_row(*(text.replace("[", r"\[") for text in cells))
         console.print(table)
     for row in barred:
         gpus = "1 GPU" if row["gpus"] == 1 else f"{row['gpus']} GPUs"
@@ -92,7 +103,7 @@ def forget(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete what was learned of a user's workloads: measured speeds and failures.
+    """Delete what was learned of a user's workloads: speeds, failures and ended jobs.
 
     Without WORKLOAD, also how far the user's claims were off. A running hadard notices it in its
     next round. Needs the rights of hadard's account. Status 1 if nothing was known.
@@ -123,6 +134,19 @@ def _speeds(speeds: ThroughputModel, user: str) -> Iterator[Mapping[str, Any]]:
                     "steps_per_s": measured.steps_per_s,
                     "reports": measured.count,
                 }
+
+
+def _trained(ended: EndedJobs, user: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the ended jobs of each workload, and their median time on the fastest GPU type."""
+    for work, jobs, median_s in medians(ended.jobs.values()):
+        if user in ("", work.workload.user):
+            yield {
+                "user": work.workload.user,
+                "workload": work.workload.name,
+                "gpus": work.num_gpus,
+                "jobs": jobs,
+                "median_s": median_s,
+            }
 
 
 def _claims(credits: Credits, user: str, now_s: float) -> Iterator[BelievedLess]:

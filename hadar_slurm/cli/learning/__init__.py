@@ -1,0 +1,1 @@
+"""The commands for what hadard learns: speeds, learn."""

@@ -1,0 +1,81 @@
+"""hadar learn: learns from Slurm's history how long jobs train, before hadard has seen any."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hadar_slurm.cli.completing import ConfigOption, JsonOption
+from hadar_slurm.config import Config, read_config
+from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.daemon.world import World, adapter_of
+from hadar_slurm.errors import SlurmError, TraceError, UsageError
+from hadar_slurm.lab.inputs import read_table, read_text
+from hadar_slurm.lab.traces.ended import FIELDS, ended_jobs
+from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.observe.throughput_store import FILE_NAME, add_ended
+
+# No user writes this into a name.
+_DELIMITER = "\x1f"
+_TIMEOUT_S = 600.0
+
+
+def learn(
+    history: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]", help="sacct's output in a file; without one, sacct is called."
+        ),
+    ] = None,
+    days: Annotated[int, typer.Option(help="Ask sacct for this number of days.")] = 90,
+    config: ConfigOption = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Learn from Slurm's history how long the jobs of each user and workload train.
+
+    A running hadard uses it from its next round on. Each job counts once, however often it is
+    learned. Needs the rights of hadard's account.
+    """
+    if days < 1:
+        raise UsageError(f"--days {days}: expected 1 or more")
+    chosen = read_config(config, needs_policy=False)
+    origin = str(history) if history else "sacct"
+    text = read_text(history, TraceError) if history else _asked(chosen, days)
+    found = ended_jobs(text, origin, read_table(chosen.throughputs), _cluster(chosen))
+    number = add_ended(chosen.state_dir / FILE_NAME, found.jobs)
+    works = {job.work.workload for job in found.jobs}
+    users = {workload.user for workload in works}
+    if as_json:
+        counts = {"jobs": len(found.jobs), "new": number, "users": len(users)}
+        typer.echo(json.dumps({**counts, "workloads": len(works), "notes": list(found.notes)}))
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    for note in found.notes:
+        console.print(note, markup=False)
+    console.print(
+        f"{len(found.jobs)} ended jobs of {len(works)} workloads of {len(users)} users, of which "
+        f"{number} are new"
+    )
+
+
+def _asked(config: Config, days: int) -> str:
+    """Return sacct's output of the last days, as it prints it with `|`; raises SlurmError."""
+    runner = Runner(config.slurm_conf, _TIMEOUT_S)
+    words = ["sacct", "-a", "-X", "-P", f"--delimiter={_DELIMITER}", "-o", FIELDS]
+    try:
+        text = runner.run([*words, "-S", f"now-{days}days", "-E", "now"])
+    except SlurmError as error:
+        remedy = "give a file with what sacct prints elsewhere (docs/speeds.md)"
+        raise type(error)(f"{error}; without accounting, {remedy}") from error
+    return text.replace("|", "/").replace(_DELIMITER, "|")
+
+
+def _cluster(config: Config) -> Cluster:
+    """Return the nodes of Slurm, whose fastest GPU type each job's time counts on."""
+    nodes = adapter_of(config, World()).nodes()
+    return Cluster.of(row.node for row in nodes)

@@ -1,0 +1,166 @@
+"""Sizes of live jobs that give no steps: learned from ended jobs, kept with the profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes.fake_slurm import Asked, FakeJob, FakeSlurm
+from fakes.fake_tools import FakeRunner
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.job import Job
+from hadar_slurm.core.learned_sizes import LEAST_JOBS, EndedJob
+from hadar_slurm.core.throughput import ThroughputTable
+from hadar_slurm.core.throughput_model import Workload
+from hadar_slurm.core.type_failures import Work
+from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.slurm.backend import SlurmBackend
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.observe import throughput_store as store
+from hadar_slurm.slurm.observe.throughput_store import Profile, add_ended, forget, read_profile
+from hadar_slurm.slurm.settings import BackendSettings
+
+LIMIT_S, SHORT_S = 36_000.0, 600.0
+NAME = "job:train.sh"
+
+
+class Cluster:
+    """A model of Slurm with a V100 and a K80 node, and a hadard that may be restarted."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "profile.sqlite"
+        self.directory = directory
+        self.slurm = FakeSlurm("v100:4,k80:4", spool=directory / "elsewhere")
+
+    def backend(self, *, learns_sizes: bool = True) -> SlurmBackend:
+        return SlurmBackend(
+            CommandLine(FakeRunner(slurm=self.slurm)),
+            ThroughputTable("none", {}),
+            BackendSettings(spool=self.directory / "spool", learns_sizes=learns_sizes),
+            Ledger(self.directory / FILE_NAME),
+            profile=Profile(self.path, lambda: self.slurm.now_s),
+            now_s=lambda: self.slurm.now_s,
+            sleep=self.slurm.advance,
+        )
+
+    def submit(self, *, work_s: float = 1e6, **said: object) -> FakeJob:
+        """Submit a job on two GPUs that gives a time limit only."""
+        usual: dict[str, object] = {"limit_s": LIMIT_S, "gpus": 2, "workload": NAME}
+        described = Description(**{**usual, **said})  # type: ignore[arg-type]
+        return self.slurm.submit(
+            Asked(per_job=(("", 2),)), comment=encode(described), work_s=work_s, steps=100_000
+        )
+
+    def user(self) -> str:
+        """Return the user of the jobs."""
+        (row, *_) = CommandLine(FakeRunner(slurm=self.slurm)).queue().values()
+        return row.user
+
+    def fill(self, number: int, user: str, *, service_s: float = SHORT_S) -> int:
+        """Let jobs have ended before."""
+        work = Work(Workload(user, NAME), 2)
+        return add_ended(
+            self.path,
+            [EndedJob(JobId(f"9{n:04}"), 1e9 + n, work, service_s) for n in range(number)],
+        )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+def seen(backend: SlurmBackend, job: FakeJob) -> Job:
+    """Return a job as policies see it, after a round."""
+    backend.apply([])
+    return backend.observe().by_id[JobId(str(job.number))]
+
+
+def seconds(job: Job) -> float:
+    """Return the time of the whole job on its fastest type."""
+    spec = job.spec
+    return spec.total_steps / spec.throughputs.best(spec.throughputs.gpu_types, spec.num_gpus)
+
+
+def test_a_new_job_has_the_size_that_ended_jobs_say(cluster: Cluster) -> None:
+    """And its remark says which; the time limit counts without enough of them, or if so chosen."""
+    job = cluster.submit()
+    by_limit = seconds(seen(cluster.backend(), job))
+    assert by_limit < LIMIT_S
+    assert cluster.fill(LEAST_JOBS, cluster.user()) == LEAST_JOBS
+    learned = seen(cluster.backend(), job)
+    assert seconds(learned) < by_limit / 3
+    text = f"its size is learned, from {LEAST_JOBS} ended jobs of {NAME} on 2 GPUs"
+    assert text in learned.remarks
+    assert seconds(seen(cluster.backend(learns_sizes=False), job)) == by_limit
+
+
+def test_a_running_hadard_takes_over_what_is_learned_beside_it(cluster: Cluster) -> None:
+    job, backend = cluster.submit(), cluster.backend()
+    before = seconds(seen(backend, job))
+    cluster.fill(LEAST_JOBS, cluster.user())
+    assert seconds(seen(backend, job)) < before / 3
+
+
+def test_steps_that_are_given_count(cluster: Cluster) -> None:
+    """What the user says of steps is bounded elsewhere (core/claims.py)."""
+    job = cluster.submit(steps=12_345)
+    cluster.fill(LEAST_JOBS, cluster.user())
+    found = seen(cluster.backend(), job)
+    assert found.spec.total_steps == 12_345
+    assert not any("learned" in remark for remark in found.remarks)
+
+
+def test_no_size_goes_beyond_the_time_limit(cluster: Cluster) -> None:
+    """Not even where all former jobs trained for longer."""
+    job = cluster.submit()
+    by_limit = seen(cluster.backend(), job).spec.total_steps
+    cluster.fill(LEAST_JOBS, cluster.user(), service_s=100 * LIMIT_S)
+    assert seen(cluster.backend(), job).spec.total_steps <= by_limit
+
+
+def test_hadard_learns_from_the_jobs_that_end(cluster: Cluster) -> None:
+    """Once each, also after a restart, by the time on the fastest type; the file keeps them."""
+    backend = cluster.backend()
+    jobs = [cluster.submit(work_s=300.0) for _ in range(2)]
+    for _ in range(8):
+        backend.observe()
+        backend.apply([])
+        cluster.slurm.advance(100.0)
+    assert all(job.state == "COMPLETED" for job in jobs)
+    backend.observe()
+    backend.apply([])
+    found = read_profile(cluster.path).ended
+    assert {job_id for job_id, _ in found.jobs} == {str(job.number) for job in jobs}
+    assert {job.work for job in found.jobs.values()} == {Work(Workload(cluster.user(), NAME), 2)}
+    for each in found.jobs.values():
+        assert 0 < each.service_s <= 700.0
+    again = cluster.backend()
+    again.observe()
+    again.apply([])
+    assert read_profile(cluster.path).ended.jobs == found.jobs
+
+
+def test_ended_jobs_are_forgotten_with_their_workload(cluster: Cluster) -> None:
+    cluster.submit()
+    cluster.fill(5, "ann")
+    assert cluster.fill(5, "ann") == 0
+    assert forget(cluster.path, "ann", "job:other") == 0
+    assert forget(cluster.path, "ann", NAME) == 5
+    assert not read_profile(cluster.path).ended.jobs
+
+
+def test_the_file_keeps_the_last_jobs_of_a_user(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user with many jobs fills no disk."""
+    monkeypatch.setattr(store, "MAX_ENDED_JOBS_OF_USER", 7)
+    cluster.fill(30, "ann")
+    cluster.fill(3, "ben")
+    kept = read_profile(cluster.path).ended
+    assert sorted(
+        job.ended_s - 1e9 for job in kept.jobs.values() if job.work.workload.user == "ann"
+    ) == [*range(23, 30)]
+    assert sum(job.work.workload.user == "ben" for job in kept.jobs.values()) == 3
