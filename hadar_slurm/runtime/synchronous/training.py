@@ -341,8 +341,11 @@ class Synchronous:
                     return end
                 if found.outcome is Outcome.APPLIED:
                     break
+                if found.all(Field.SPOILT):
+                    self._lose_all(end)
+                    return None
                 self._drop(end, step, found)
-                if found.any(Field.SPOILT) and not found.all(Field.SPOILT):
+                if found.any(Field.SPOILT):
                     if self.gradients.own[Field.SPOILT]:
                         log.warning("takes over parameters: those of this copy are not finite")
                         self.version, self.applied = Version(end.id), Ranges()
@@ -361,6 +364,17 @@ class Synchronous:
                 return after[0]
         # All steps were done already, by a group whose copies are gone.
         return self._close(end, ())[0]
+
+    def _lose_all(self, end: SlotEnd) -> None:
+        """No copy has finite parameters: go on from the file, as with contributions like that.
+
+        Training stops after some such intervals.
+        """
+        log.warning("no copy has finite parameters: the steps since slot %d are lost", end.slot)
+        if self.links is not None and self.links.rank == 0:
+            self._write(end, ())
+        self.version, self.applied = Version(end.id), Ranges()
+        self.leave_group()
 
     def _lose(self, end: SlotEnd) -> None:
         self.leave_group()

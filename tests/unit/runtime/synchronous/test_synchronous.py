@@ -91,6 +91,18 @@ def test_parameters_that_are_not_finite_are_replaced(job_of: Callable[..., Job])
     assert "takes over parameters: those of this copy are not finite" in job.log()
 
 
+def test_parameters_of_all_copies_that_are_not_finite_cost_an_interval(
+    job_of: Callable[..., Job],
+) -> None:
+    """They go on from the newest file; training stops only after some intervals like that."""
+    job = job_of(40, awaits={0: (0, 1)}, settings=replace(SETTINGS, slot_s=60.0))
+    job.start(0, 1, changes={7: float("nan")})
+    job.end(0)
+    job.end(1)
+    check_alone(job, 0, 1)
+    assert "no copy has finite parameters" in job.log()
+
+
 def test_a_copy_with_other_parameters_reads_those_of_the_end(job_of: Callable[..., Job]) -> None:
     """A bit has flipped, or GPUs round differently: from the next end on all are the same again."""
     job = job_of(300, sample_s=0.001, settings=replace(SETTINGS, slot_s=0.5))
