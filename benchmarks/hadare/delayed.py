@@ -43,7 +43,7 @@ def loss(name: str, optimiser: str, seed: int, part: float) -> float:
         speeds=speeds,
         seed=seed,
         lr=SCHEDULES["cosine"](TOTAL_STEPS),
-        settings=Settings(delay=part),
+        settings=Settings(delay=part, rate_by_copies=False),
         ahead=[quotas] * TOTAL_STEPS,
     ):
         pass

@@ -145,7 +145,11 @@ def train(run: Run) -> dict[str, Any]:
         speeds=run.speeds,
         seed=run.seed,
         lr=SCHEDULES[run.schedule](run.total_steps),
-        settings=Settings(optimiser=OptimiserRule(run.rule), outer=Outer() if run.outer else None),
+        settings=Settings(
+            optimiser=OptimiserRule(run.rule),
+            outer=Outer() if run.outer else None,
+            rate_by_copies=False,  # as all that is recorded
+        ),
     )
     curve: list[list[float]] = []
     last: deque[dict[str, torch.Tensor]] = deque(maxlen=_AVERAGED)

@@ -35,6 +35,7 @@ from hadar_slurm.runtime import samples
 from hadar_slurm.runtime.averaging import state
 from hadar_slurm.runtime.averaging.costs import Costs
 from hadar_slurm.runtime.averaging.modes import Mode
+from hadar_slurm.runtime.intervals.evaluations import Evaluate, Evaluation
 from hadar_slurm.runtime.intervals.following import follow
 from hadar_slurm.runtime.intervals.leading import Leading
 from hadar_slurm.runtime.intervals.learner import Learner
@@ -85,8 +86,10 @@ class Copy(AbstractContextManager["Copy"]):
         self.total_steps = total_steps
         inner = model.module if isinstance(model, DistributedDataParallel) else model
         where = surroundings or Surroundings.of()
-        self.learner = Learner(inner, optimiser, tuple(extra), lr, seed, where, Costs())
-        known, settings = Mode(mode or where.mode or Mode.AUTO), settings or Settings()
+        settings = settings or Settings()
+        by_copies = settings.rate_by_copies
+        self.learner = Learner(inner, optimiser, tuple(extra), lr, seed, where, Costs(), by_copies)
+        known = Mode(mode or where.mode or Mode.AUTO)
         self.member = Member(where, self.learner, total_steps, known, settings)
         self.requests = Requests(self.member)
         self.leading = Leading(self.member, self.requests)
@@ -156,11 +159,26 @@ class Copy(AbstractContextManager["Copy"]):
     def stop(self, reason: str) -> None:
         """End the training of all copies early, for example because the loss no longer improves.
 
-        To be called within a step. The copies end their interval and average; then `steps` ends on
-        each of them, with the same parameters, the job counts as done, and `stopped` is the reason.
-        The first reason counts.
+        To be called within a step, or by a function of `on_average`. The copies end their interval
+        and average; then `steps` ends on each of them, with the same parameters, the job counts as
+        done, and `stopped` is the reason. The first reason counts.
         """
         self.requests.stop(reason)
+
+    def on_average(self, evaluate: Evaluate) -> Evaluate:
+        """Have `evaluate(model, step)` called after each averaging, on exactly one of the copies.
+
+        `model` has the parameters of all copies after `step` steps of the whole job; it must not
+        be changed, but for its modes, which are restored as random numbers are. What is returned, a
+        plain value, is kept for `evaluations`; None is not. `evaluate` may call `stop`. An
+        exception ends this copy, as one of its steps would. Can be used as a decorator.
+        """
+        self.leading.evaluations.functions.append(evaluate)
+        return evaluate
+
+    def evaluations(self) -> list[Evaluation]:
+        """Return what functions of `on_average` have returned so far, on any copy."""
+        return self.leading.evaluations.results()
 
     def samples(
         self, step: int, *, batch_size: int, size: int, part: int = 0, parts: int = 1

@@ -19,6 +19,7 @@ from hadar_slurm.runtime.averaging.costs import Costs, usual
 from hadar_slurm.runtime.averaging.finite import MOST_SPOILT, fault_in, nan_in
 from hadar_slurm.runtime.averaging.identity import Identity
 from hadar_slurm.runtime.averaging.ranges import Ranges
+from hadar_slurm.runtime.averaging.rates import factor
 from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd, Slots
 from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError
 from hadar_slurm.runtime.dealing import Dealer
@@ -97,6 +98,7 @@ class Ending:
             spoilt=(),
             costly=tuple(sorted(costly or end.costly)),
             stopped=stopped,
+            rate_factor=1.0,
         )
         if fault := fault_in(tensors.items(), facts, base):
             log.warning("slot %d is left out: %s", after.slot, fault)
@@ -142,6 +144,7 @@ class Ending:
             averages=end.averages + (len(parts) > 1),
             spoilt=spoilt,
             stopped=self.slots.stop_reason(),
+            rate_factor=factor(end, len(done), self.settings.rate_by_copies),
         )
         self.costs.make(after.slot, made_s)
         speeds_here = {copy: speeds.get(copy, 0.0) for copy in here}

@@ -22,6 +22,8 @@ class Settings:
     gather_s: float = 2.0  # copies that come within this time of each other begin in the same slot
     optimiser: OptimiserRule = OptimiserRule.AVERAGE
     outer: Outer | None = None
+    # Copies that average train with a higher rate: True, by their number; or by this factor.
+    rate_by_copies: bool | float = True
     # Above 0 a copy trains on while it waits for the average: this part of its steps in the slot.
     delay: float = 0.0
     gone_after_s: float = 15.0  # a copy without a sign of life for this time is gone
@@ -41,6 +43,8 @@ class Settings:
             raise ValueError(f"cost_part must be above 0 and at most 1, not {self.cost_part}")
         if not 0 <= self.delay <= 1:
             raise ValueError(f"delay must be 0 to 1, not {self.delay}")
+        if not isinstance(self.rate_by_copies, bool) and self.rate_by_copies <= 0:
+            raise ValueError(f"rate_by_copies must be above 0, not {self.rate_by_copies}")
         if min(self.keep_every, self.most_kept) < 0:
             raise ValueError("keep_every and most_kept must be 0 or more")
 

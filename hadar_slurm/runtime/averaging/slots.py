@@ -62,6 +62,7 @@ class SlotEnd:
     # Copies between which the exchange of gradients was too slow to train synchronously.
     costly: tuple[int, ...] = ()
     stopped: str = ""  # why the training is over although steps are left
+    rate_factor: float = 1.0  # of the learning rate, by the number of copies, at this end
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> SlotEnd:
@@ -81,6 +82,7 @@ class SlotEnd:
             together=facts.get("together") is True,
             costly=tuple(int(copy) for copy in facts.get("costly", ())),
             stopped=str(facts.get("stopped", "")),
+            rate_factor=float(facts.get("rate_factor", 1.0)),
         )
 
     @property

@@ -9,6 +9,7 @@ from hadar_slurm.runtime.averaging import state
 from hadar_slurm.runtime.averaging.ranges import Ranges
 from hadar_slurm.runtime.averaging.slots import SlotEnd
 from hadar_slurm.runtime.averaging.tensors import TensorFile
+from hadar_slurm.runtime.intervals.evaluations import Evaluations
 from hadar_slurm.runtime.intervals.member import Member
 from hadar_slurm.runtime.intervals.requests import Requests
 
@@ -16,8 +17,8 @@ from hadar_slurm.runtime.intervals.requests import Requests
 class Hosting:
     """The copy as `synchronous` sees it; made once the copy has joined its job."""
 
-    def __init__(self, member: Member, requests: Requests) -> None:
-        learner = member.learner
+    def __init__(self, member: Member, requests: Requests, evaluations: Evaluations) -> None:
+        learner, self._evaluations = member.learner, evaluations
         self._member, self._learner, self._requests = member, learner, requests
         self.where, self.settings, self.mode = member.where, member.settings, member.mode
         self.slots, self.presence, self.peers = member.slots, member.presence, member.peers
@@ -33,6 +34,10 @@ class Hosting:
     def load(self, end: SlotEnd, file: TensorFile) -> None:
         """Take over the parameters at the end of an interval."""
         self._learner.load(end, file)
+
+    def evaluate(self, end: SlotEnd) -> None:
+        """Call what is to be called with the parameters at the end of an interval."""
+        self._evaluations.run(end)
 
     def newest(self) -> tuple[SlotEnd, TensorFile]:
         """Return the newest end."""

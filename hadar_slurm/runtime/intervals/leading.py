@@ -10,9 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from hadar_slurm.runtime.averaging.ahead import Ahead
 from hadar_slurm.runtime.averaging.modes import Mode
 from hadar_slurm.runtime.averaging.ranges import Ranges
+from hadar_slurm.runtime.averaging.rates import aim, effective_copies, warm_up_steps
 from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd
 from hadar_slurm.runtime.averaging.tensors import TensorFile
 from hadar_slurm.runtime.intervals.contributing import Contributing
+from hadar_slurm.runtime.intervals.evaluations import Evaluations
 from hadar_slurm.runtime.intervals.hosting import Hosting
 from hadar_slurm.runtime.intervals.member import Member, why_stopped
 from hadar_slurm.runtime.intervals.requests import Requests
@@ -26,6 +28,8 @@ log = logging.getLogger(__name__)
 
 # A copy that takes longer than an interval by this factor contributes what it has trained.
 _OVERTIME = 1.1
+# A change of the learning rate by less than this part is not logged.
+_TOLD = 0.05
 
 
 class Leading:
@@ -34,8 +38,10 @@ class Leading:
     def __init__(self, member: Member, requests: Requests) -> None:
         self.member, self.learner, self.requests = member, member.learner, requests
         self.contributing = Contributing(member, requests)
+        self.evaluations = Evaluations(member)
         self.waiting = Waiting(member, requests, self.contributing)
         self.is_done = False
+        self._told_aim = 1.0  # of the learning rate's factor
         self._beside = ThreadPoolExecutor(1, "hadar-slot")
 
     def leave(self, *, is_error: bool) -> None:
@@ -51,7 +57,7 @@ class Leading:
         # The steps that this end deals were dealt to an earlier run of this copy.
         found_slot = member.slots.newest_slot()
         if member.mode is not Mode.AVERAGED and member.where.ranks == 1:
-            member.synchronous = together(Hosting(member, self.requests))
+            member.synchronous = together(Hosting(member, self.requests, self.evaluations))
         # Only then: a copy that is present may be dealt steps, and other copies wait for it.
         member.presence.join(member.settings.sign_every_s)
         restart = member.where.restart
@@ -68,6 +74,9 @@ class Leading:
                 end, file = member.newest()
                 continue
             learner.ahead = None
+            begun_s = time.monotonic()
+            self.evaluations.run(end, file if ahead else None)
+            late_s = time.monotonic() - begun_s
             if end.is_complete:
                 self.is_done = True
                 member.slots.say_done()
@@ -78,7 +87,8 @@ class Leading:
             if end.together:
                 end, file = yield from self._train_together(end)
                 continue
-            yield from self._train_share(end, mine, ahead, is_resumed=end.slot == found_slot)
+            is_resumed = end.slot == found_slot
+            yield from self._train_share(end, mine, ahead, is_resumed=is_resumed, late_s=late_s)
             end, file = yield from self._settle_beside(end)
 
     def _train_together(self, end: SlotEnd) -> Steps:
@@ -96,7 +106,13 @@ class Leading:
         return end, file
 
     def _train_share(
-        self, end: SlotEnd, mine: Ranges, ahead: Ahead | None, *, is_resumed: bool
+        self,
+        end: SlotEnd,
+        mine: Ranges,
+        ahead: Ahead | None,
+        *,
+        is_resumed: bool,
+        late_s: float,
     ) -> Iterator[int]:
         """Yield this copy's steps of the interval after `end`, unless it has contributed them."""
         member, copy = self.member, self.member.where.copy
@@ -108,10 +124,28 @@ class Leading:
             log.info("contributes nothing to slot %d: all other copies wait", end.slot + 1)
             mine = Ranges()
         if trains:
-            yield from self.train(end, mine, ahead)
+            self._tell_rate(end)
+            yield from self.train(end, mine, ahead, late_s)
 
-    def train(self, end: SlotEnd, mine: Ranges, ahead: Ahead | None = None) -> Iterator[int]:
-        """Yield the steps of `mine`; what was trained of them, ahead too, is to be saved."""
+    def _tell_rate(self, end: SlotEnd) -> None:
+        """Log that the learning rate changes with the number of copies; the first of them does."""
+        aimed = aim(end, self.learner.by_copies)
+        if abs(aimed - self._told_aim) < _TOLD * self._told_aim:
+            return
+        self._told_aim = aimed
+        if next(iter(end.dealt)) == self.member.where.copy:
+            copies, steps = effective_copies(end.dealt), warm_up_steps(end.total_steps)
+            message = "the learning rate becomes %.2f times the script's: copies train as %.1f of "
+            message += "the fastest; a factor grows by 1 in %d steps"
+            log.info(message, aimed, copies, steps)
+
+    def train(
+        self, end: SlotEnd, mine: Ranges, ahead: Ahead | None = None, late_s: float = 0.0
+    ) -> Iterator[int]:
+        """Yield the steps of `mine`; what was trained of them, ahead too, is to be saved.
+
+        A copy that begins `late_s` after the others ends with them, with fewer steps.
+        """
         member, requests, settings = self.member, self.requests, self.member.settings
         slot, dealt = end.slot + 1, sum(map(len, end.dealt.values()))
         begun_s = reported_s = warm_s = time.monotonic()
@@ -141,10 +175,10 @@ class Leading:
                 if self._is_late(end):
                     return
                 left_s = (len(mine) - trained) * (now_s - begun_s) / trained
-                if member.peers.is_cut_short(end, now_s - begun_s, left_s):
+                if member.peers.is_cut_short(end, late_s + now_s - begun_s, left_s):
                     break
             is_asked = requests.asked or requests.stop_asked
-            if is_asked or 0 < end.length_s * _OVERTIME < now_s - begun_s:
+            if is_asked or 0 < end.length_s * _OVERTIME < late_s + now_s - begun_s:
                 break
         self.contributing.trained = None
         # Before the contribution with which the interval could end: this copy takes no more.

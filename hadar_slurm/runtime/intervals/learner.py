@@ -13,15 +13,20 @@ from hadar_slurm.older_python import zip_equal
 from hadar_slurm.runtime.averaging import state
 from hadar_slurm.runtime.averaging.ahead import Ahead
 from hadar_slurm.runtime.averaging.costs import Costs
+from hadar_slurm.runtime.averaging.rates import factor as factor_by_copies
 from hadar_slurm.runtime.averaging.slots import SlotEnd
 from hadar_slurm.runtime.averaging.tensors import TensorFile
+from hadar_slurm.runtime.intervals.scaling import Scaling
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.samples import mixed
 
 
 @dataclass(eq=False)
 class Learner:
-    """The state of one copy's training; `lr` is a factor of every rate at a step of the job."""
+    """The state of one copy's training; `lr` is a factor of every rate at a step of the job.
+
+    `by_copies` says how rates follow the number of copies that average.
+    """
 
     model: nn.Module
     optimiser: Optimizer
@@ -30,13 +35,16 @@ class Learner:
     seed: int
     where: Surroundings
     costs: Costs
+    by_copies: bool | float = True
     parent_step: int = 0  # steps of the whole job before the current one
     ahead: Ahead | None = None  # what was trained since the last contribution
     known: TensorFile | None = None  # the file that was loaded last
     stopped: str = ""  # why the training has ended although steps were left
     base_lrs: list[float] = field(default_factory=list)
+    end: SlotEnd | None = None  # that was loaded last
 
     def __post_init__(self) -> None:
+        self._scaling = Scaling.of(self.optimiser)
         self.base_lrs = [float(group["lr"]) for group in self.optimiser.param_groups]
 
     def named(self) -> state.Named:
@@ -45,7 +53,7 @@ class Learner:
 
     def load(self, end: SlotEnd, file: TensorFile, ahead: Ahead | None = None) -> None:
         """Take over the parameters at the end of a slot, and add what was trained ahead."""
-        self.known, self.stopped = file, end.stopped
+        self.known, self.stopped, self.end = file, end.stopped, end
         with self.costs.measure(self.costs.load_s):
             if ahead:
                 ahead.take_over(self.model, file)
@@ -69,6 +77,8 @@ class Learner:
     def set_rates(self, parent_step: int) -> None:
         """Give every group its learning rate at a step of the whole job."""
         self.parent_step = parent_step
+        if self.end:
+            self._scaling.factor = factor_by_copies(self.end, parent_step, self.by_copies)
         if self.lr is not None:
             factor = self.lr(parent_step)
             for group, rate in zip_equal(self.optimiser.param_groups, self.base_lrs):

@@ -63,6 +63,9 @@ class Host(Protocol):
     def load(self, end: SlotEnd, file: TensorFile) -> None:
         """Take over the parameters at the end of an interval."""
 
+    def evaluate(self, end: SlotEnd) -> None:
+        """Call what is to be called with the parameters at the end of an interval."""
+
     def newest(self) -> tuple[SlotEnd, TensorFile]:
         """Return the newest end."""
 
@@ -171,6 +174,7 @@ class Synchronous:
                 return self.host.newest()
             if after is not end:
                 self._begin(after)
+                self.host.evaluate(after)
                 end = after
         return self.host.newest()
 

@@ -35,3 +35,19 @@ def alone(tmp_path: Path) -> Iterator[Any]:
     made = Alone(place)
     yield made
     made.stop()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Return a function that makes jobs whose copies train by a data loader."""
+    from fakes.by_loader import Job, Plan  # needs torch
+
+    made: list[Job] = []
+
+    def make(**options: Any) -> Job:
+        made.append(Job(Plan(tmp_path / f"{len(made)}", **options)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()

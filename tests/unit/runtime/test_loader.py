@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,25 +15,11 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from fakes import by_loader, ranks_by_loader, train_copy  # noqa: E402
-from fakes.by_loader import Job, Plan, is_close  # noqa: E402
+from fakes.by_loader import Job, is_close  # noqa: E402
 from torch.utils.data import DataLoader, DistributedSampler  # noqa: E402
 
 from hadar_slurm.runtime.copy import Copy  # noqa: E402
 from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E402
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
-    """Return a function that makes jobs."""
-    made: list[Job] = []
-
-    def make(**options: Any) -> Job:
-        made.append(Job(Plan(tmp_path / f"{len(made)}", **options)))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.stop()
 
 
 def a_copy(path: Path, total_steps: int, **where: int) -> Copy:
