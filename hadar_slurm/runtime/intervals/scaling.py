@@ -11,6 +11,8 @@ from weakref import WeakKeyDictionary
 
 from torch.optim import Optimizer
 
+from hadar_slurm.older_python import zip_equal
+
 
 class Scaling:
     """The factor of one optimiser's rates; `Scaling.of` has the same for all that ask."""
@@ -40,6 +42,6 @@ class Scaling:
 
     def _after(self, optimiser: Optimizer, *_: object) -> None:
         if self._rates is not None:
-            for group, rate in zip(optimiser.param_groups, self._rates, strict=True):
+            for group, rate in zip_equal(optimiser.param_groups, self._rates):
                 group["lr"] = rate
             self._rates = None
