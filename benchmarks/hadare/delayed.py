@@ -73,7 +73,7 @@ def waiting(delay: float, steps: int = 600, step_s: float = 0.05) -> tuple[float
                 step_begun_s = time.monotonic()
                 time.sleep(step_s)
                 trained_s += time.monotonic() - step_begun_s
-        return 1.0 - trained_s / (time.monotonic() - begun_s), copy.costs.total_s
+        return 1.0 - trained_s / (time.monotonic() - begun_s), copy.member.costs.total_s
 
 
 def show_waiting(times: int) -> None:

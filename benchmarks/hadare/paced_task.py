@@ -80,7 +80,8 @@ def main() -> None:
             here.steps += 1
             here.computed_s += computed_s - now_s
             here.ended_s = time.time()
-            write(copy.where.directory, copy.where.copy, copy.where.restart, stretches)
+            where = copy.member.where
+            write(where.directory, where.copy, where.restart, stretches)
 
 
 def write(directory: Path, number: int, restart: int, stretches: list[Stretch]) -> None:

@@ -81,9 +81,9 @@ def replay(
         for slot in count():
             write_assignment(path, Assignment(slot, quotas[min(slot, len(quotas) - 1)], 0.0))
             if slot == 0:
-                one.ending.begin(total_steps, dict.fromkeys(copies, 0.0), one.named())
+                one.member.ending.begin(total_steps, dict.fromkeys(copies, 0.0), one.member.named())
                 continue
-            end, file = one.newest()
+            end, file = one.member.newest()
             given = {copy: len(mine) for copy, mine in end.dealt.items()}
             given |= kept[slot - 1] if kept else {}
             for number, mine in end.dealt.items():
@@ -92,15 +92,17 @@ def replay(
                     state.load(model, optimiser, tensors, facts, extra)
                 else:
                     early = None
-                copies[number].load(end, file, early)
+                copies[number].learner.load(end, file, early)
                 _train(copies[number], end, mine, given[number], step, early)
                 if ahead and slot < len(ahead) and ahead[slot].get(number):
                     early = _train_ahead(copies[number], end, ahead[slot][number], step)
-                    before[number] = early, state.kept(copies[number].named())
+                    before[number] = early, state.kept(copies[number].member.named())
             took_s = max(len(mine) / speeds[number] for number, mine in end.dealt.items())
-            one.ending.end(end, {copy for copy, steps in given.items() if steps}, set(copies))
-            after, file = one.newest()
-            one.load(after, file)
+            one.member.ending.end(
+                end, {copy for copy, steps in given.items() if steps}, set(copies)
+            )
+            after, file = one.member.newest()
+            one.learner.load(after, file)
             yield Slot(after.slot, len(after.done), took_s)
             if after.is_complete:
                 return
@@ -112,20 +114,22 @@ def _train(
     """Train `most` of the steps that a copy was dealt in a slot, but for those it has `early`."""
     if not most:
         return
-    for done, each in enumerate(copy.train(end, mine, early), len(early.done) + 1 if early else 1):
+    for done, each in enumerate(
+        copy.leading.train(end, mine, early), len(early.done) + 1 if early else 1
+    ):
         step(copy, each)
         if done == most:
-            copy.asked.add(signal.SIGUSR1)
-    copy.asked.clear()
-    copy.save()
+            copy.requests.asked.add(signal.SIGUSR1)
+    copy.requests.asked.clear()
+    copy.leading.contributing.save()
 
 
 def _train_ahead(copy: Copy, end: SlotEnd, most: int, step: Step) -> Ahead | None:
     """Train steps ahead; what another copy trains then does not change them."""
-    for done, each in enumerate(copy.train_ahead(end)):
+    for done, each in enumerate(copy.leading.train_ahead(end)):
         if done == most:
             break
         step(copy, each)
-    if copy.ahead:
-        copy.ahead.stop(copy.model)
-    return copy.ahead
+    if copy.learner.ahead:
+        copy.learner.ahead.stop(copy.model)
+    return copy.learner.ahead

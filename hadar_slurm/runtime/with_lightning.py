@@ -14,9 +14,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from hadar_slurm.runtime.driven import Driven, StepLoader, refuse
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
+from hadar_slurm.runtime.trainers.driven import Driven, StepLoader, refuse
 
 try:
     from lightning.pytorch.callbacks import Callback

@@ -14,9 +14,9 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from hadar_slurm.runtime.driven import Driven, refuse
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
+from hadar_slurm.runtime.trainers.driven import Driven, refuse
 
 log = logging.getLogger(__name__)
 

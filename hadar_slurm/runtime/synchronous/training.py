@@ -53,7 +53,10 @@ class Host(Protocol):
     """The copy that trains."""
 
     asked: set[int]
-    stop_asked: str  # why the whole training is to end, "" if it is not
+
+    @property
+    def stop_asked(self) -> str:
+        """Why the whole training is to end, "" if it is not."""
 
     def load(self, end: SlotEnd, file: TensorFile) -> None:
         """Take over the parameters at the end of an interval."""

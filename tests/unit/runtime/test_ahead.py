@@ -196,10 +196,10 @@ def test_a_copy_that_leaves_while_it_trains_ahead_leaves_at_once(
     """Its contribution is written, and its signs of life end."""
     # Long enough that even a busy machine trains more than three steps in one interval.
     copy, train = a_copy(tmp_path, slot_s=1.0)
-    end_if_ours = copy.peers.end_if_ours
+    end_if_ours = copy.member.peers.end_if_ours
     # The second interval is never averaged.
     monkeypatch.setattr(
-        copy.peers, "end_if_ours", lambda end, since: end.slot > 0 or end_if_ours(end, since)
+        copy.member.peers, "end_if_ours", lambda end, since: end.slot > 0 or end_if_ours(end, since)
     )
     error = SystemExit if asked else KeyError
 
@@ -208,14 +208,14 @@ def test_a_copy_that_leaves_while_it_trains_ahead_leaves_at_once(
             for step in copy.steps():
                 train(copy, step)
                 time.sleep(0.002)
-                if copy.ahead and len(copy.ahead.done) > 2:
+                if copy.learner.ahead and len(copy.learner.ahead.done) > 2:
                     if asked is None:
                         raise KeyError
-                    copy.asked.add(asked)
+                    copy.requests.asked.add(asked)
 
     with pytest.raises(error):
         run()
-    newest = copy.slots.newest()
+    newest = copy.member.slots.newest()
     assert newest is not None
-    assert copy.slots.contributors(newest[0]) == {0}
+    assert copy.member.slots.contributors(newest[0]) == {0}
     assert not (tmp_path / "copies" / "0").exists()

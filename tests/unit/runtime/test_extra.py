@@ -72,7 +72,7 @@ def test_mixed_precision_goes_on_where_it_was(tmp_path: Path) -> None:
                 for step in copy.steps():
                     train_mixed(copy, step, 2)
                     if step + 1 == stop:
-                        copy.asked.add(signal.SIGTERM)
+                        copy.requests.asked.add(signal.SIGTERM)
         grade, schedule = copy.extra
         finals.append((copy.model.state_dict(), grade.state_dict(), schedule.state_dict()))
     (one, one_scale, one_plan), (two, two_scale, two_plan) = finals

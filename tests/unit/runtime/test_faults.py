@@ -81,7 +81,7 @@ def test_what_fails_is_tried_again(
     monkeypatch.setattr(Slots, name, failing(4, at, getattr(Slots, name)))
     copy, train = a_copy(tmp_path)
     assert run(copy, train) == list(range(40))
-    newest = copy.slots.newest()
+    newest = copy.member.slots.newest()
     assert newest is not None
     assert newest[0].done == Ranges.of([(0, 40)])
 
@@ -96,14 +96,16 @@ def test_a_copy_that_was_killed_does_not_begin_anew_while_all_wait_for_it(
     if others_train:
         dealt[2] = Ranges.of([(20, 30)])
         Presence(tmp_path, 2, 60.0).say(Doing.TRAINS)
-    copy.slots.end(SlotEnd(slot=0, total_steps=40, dealt=dealt, length_s=60.0), *copy.named())
-    end, _ = copy.slots.read(0)
-    copy.slots.contribute(Contribution(1, 1, end.id, dealt[1], 1.0), *copy.named())
+    copy.member.slots.end(
+        SlotEnd(slot=0, total_steps=40, dealt=dealt, length_s=60.0), *copy.member.named()
+    )
+    end, _ = copy.member.slots.read(0)
+    copy.member.slots.contribute(Contribution(1, 1, end.id, dealt[1], 1.0), *copy.member.named())
     Presence(tmp_path, 1, 60.0).say(Doing.WAITS)
     with copy:
         assert next(copy.steps()) == 10
-        assert copy.slots.newest_slot() == (0 if others_train else 1)
-        assert copy.slots.read(copy.slots.newest_slot())[0].done == Ranges.of(
+        assert copy.member.slots.newest_slot() == (0 if others_train else 1)
+        assert copy.member.slots.read(copy.member.slots.newest_slot())[0].done == Ranges.of(
             [] if others_train else [(0, 10)]
         )
 
@@ -111,22 +113,22 @@ def test_a_copy_that_was_killed_does_not_begin_anew_while_all_wait_for_it(
 def test_what_several_copies_trained_is_counted_as_an_average(tmp_path: Path) -> None:
     """The number is reported; intervals with one usable contribution do not count."""
     copy, _ = a_copy(tmp_path)
-    copy.reports.where = replace(
-        copy.where, job="7", spool=user_reports(tmp_path / "spool", os.getuid())
+    copy.member.reports.where = replace(
+        copy.member.where, job="7", spool=user_reports(tmp_path / "spool", os.getuid())
     )
-    copy.ending.begin(40, {0: 1.0, 1: 1.0}, copy.named())
+    copy.member.ending.begin(40, {0: 1.0, 1: 1.0}, copy.member.named())
 
     def slot(*wrong: int) -> int:
         """End an interval with unusable contributions of `wrong`; return the number of averages."""
-        end, _ = copy.newest()
+        end, _ = copy.member.newest()
         for one, other in ((0, 1), (1, 0)):
             steps = end.dealt[other if one in wrong else one]
             part = Contribution(one, end.slot + 1, end.id, steps, 1.0)
-            copy.slots.contribute(part, *copy.named())
-        assert copy.ending.end(end, {0, 1}, {0, 1})
-        after, _ = copy.newest()
+            copy.member.slots.contribute(part, *copy.member.named())
+        assert copy.member.ending.end(end, {0, 1}, {0, 1})
+        after, _ = copy.member.newest()
         assert after.slot == end.slot + 1
-        copy.reports.tell("running", after)
+        copy.member.reports.tell("running", after)
         report = read_report(tmp_path / "spool", "7", owner_uid=os.getuid())
         assert report is not None
         assert report.averages == after.averages
@@ -142,11 +144,11 @@ def test_an_end_that_breaks_while_it_is_trained_from_gives_way(tmp_path: Path) -
     with copy:
         for step in copy.steps():
             train(copy, step)
-            newest = copy.slots.newest_slot()
+            newest = copy.member.slots.newest_slot()
             if newest > 0 and not broken:
                 broken = newest
-                copy.slots.end_path(newest).write_bytes(b"nonsense")
-    end, _ = copy.newest()
+                copy.member.slots.end_path(newest).write_bytes(b"nonsense")
+    end, _ = copy.member.newest()
     assert broken
     assert end.done == Ranges.of([(0, 40)])
 
@@ -157,17 +159,17 @@ def test_saved_is_said_once_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     copy, train = a_copy(tmp_path)
 
     def report(what: str, *_: object) -> None:
-        told.append((what, copy._unsaved is None))
+        told.append((what, copy.leading.contributing.unsaved is None))
 
-    monkeypatch.setattr(copy.reports, "tell", report)
+    monkeypatch.setattr(copy.member.reports, "tell", report)
     monkeypatch.setattr(Slots, "contribute", failing(5, 1, Slots.contribute))
-    monkeypatch.setattr(copy, "_pause", lambda: _end_once_saved(copy, told))
+    monkeypatch.setattr(copy.leading.waiting, "pause", lambda: _end_once_saved(copy, told))
 
     def train_until_moved() -> None:
         with copy:
             for step in copy.steps():
                 train(copy, step)
-                copy.asked.add(signal.SIGUSR1)
+                copy.requests.asked.add(signal.SIGUSR1)
 
     with pytest.raises(SystemExit):
         train_until_moved()
@@ -177,7 +179,7 @@ def test_saved_is_said_once_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def _end_once_saved(copy: Copy, told: list[tuple[str, bool]]) -> None:
     if ("saved", True) in told:
-        copy.asked.add(signal.SIGTERM)  # as in a requeue
+        copy.requests.asked.add(signal.SIGTERM)  # as in a requeue
 
 
 def test_a_file_of_another_version_is_not_put_aside(
@@ -195,7 +197,7 @@ def test_a_file_of_another_version_is_not_put_aside(
 def test_files_of_an_older_release_are_gone_on_with(tmp_path: Path) -> None:
     """They lack the training's identity, and there is no `begun.json`."""
     copy, train = a_copy(tmp_path)
-    tensors, facts = copy.named()
+    tensors, facts = copy.member.named()
     told = {
         "version": 1,
         "slot": 3,
@@ -206,7 +208,7 @@ def test_files_of_an_older_release_are_gone_on_with(tmp_path: Path) -> None:
         "id": "abcd0123",
         "facts": facts,
     }
-    write_tensors(copy.slots.end_path(3), tensors, told)
+    write_tensors(copy.member.slots.end_path(3), tensors, told)
     assert run(copy, train) == list(range(30, 40))
     assert (tmp_path / "begun.json").exists()
 
@@ -220,7 +222,7 @@ def test_nothing_of_slots_that_have_ended_is_left(tmp_path: Path) -> None:
     copy, train = a_copy(tmp_path, settings=replace(SETTINGS, keep_every=0))
     run(copy, train)
     left = sorted(path.name for path in (tmp_path / "slots").iterdir())
-    newest = copy.slots.newest()
+    newest = copy.member.slots.newest()
     assert newest is not None
     slot = newest[0].slot
     assert left == [f"slot-{number:08}.safetensors" for number in (slot - 1, slot)]
@@ -233,12 +235,12 @@ def test_a_contribution_of_another_base_does_not_count(
     caplog.set_level(logging.WARNING)
     copy, train = a_copy(tmp_path, total_steps=5)
     run(copy, train)
-    newest = copy.slots.newest()
+    newest = copy.member.slots.newest()
     assert newest is not None
     end, file = newest
-    other = copy.slots.part_path(end.slot + 1, "00000000", 0)
-    other.write_bytes(copy.slots.end_path(end.slot).read_bytes())
-    assert copy.slots.contributors(end) == set()
+    other = copy.member.slots.part_path(end.slot + 1, "00000000", 0)
+    other.write_bytes(copy.member.slots.end_path(end.slot).read_bytes())
+    assert copy.member.slots.contributors(end) == set()
     assert TensorFile(other).names == file.names
 
 

@@ -108,7 +108,7 @@ def test_a_spoilt_contribution_is_left_out(
     steps = train(copy, once)
     assert sorted(set(steps)) == list(range(60))
     assert [steps.count(step) for step in spoilt] == [2]
-    end, file = copy.newest()
+    end, file = copy.member.newest()
     assert end.done == Ranges.of([(0, 60)])
     for each in ("model/layer.weight", "model/norm.running_var", "optimiser/1/exp_avg"):
         assert bool(torch.isfinite(file.tensor(each)).all())
@@ -123,13 +123,13 @@ def test_one_of_several_copies_is_left_out(tmp_path: Path) -> None:
     """The other copy's steps count, even if the contributing release does not check its values."""
     copy = a_copy(tmp_path)
     dealt = {0: Ranges.of([(0, 10)]), 1: Ranges.of([(10, 20)])}
-    copy.slots.end(SlotEnd(slot=0, total_steps=60, dealt=dealt), *copy.named())
-    end, _ = copy.slots.read(0)
-    copy.slots.contribute(Contribution(0, 1, end.id, dealt[0], 1.0), *copy.named())
+    copy.member.slots.end(SlotEnd(slot=0, total_steps=60, dealt=dealt), *copy.member.named())
+    end, _ = copy.member.slots.read(0)
+    copy.member.slots.contribute(Contribution(0, 1, end.id, dealt[0], 1.0), *copy.member.named())
     spoil(copy, "parameter", math.nan)
-    copy.slots.contribute(Contribution(1, 1, end.id, dealt[1], 1.0), *copy.named())
-    assert copy.ending.end(end, {0, 1}, {0, 1})
-    after, file = copy.newest()
+    copy.member.slots.contribute(Contribution(1, 1, end.id, dealt[1], 1.0), *copy.member.named())
+    assert copy.member.ending.end(end, {0, 1}, {0, 1})
+    after, file = copy.member.newest()
     assert after.done == dealt[0]
     assert after.spoilt == ()
     assert bool(torch.isfinite(file.tensor("model/layer.weight")).all())
@@ -160,9 +160,9 @@ def test_training_stops_where_nothing_is_finite_any_more(tmp_path: Path) -> None
 def test_infinite_values_that_were_there_are_no_fault(tmp_path: Path) -> None:
     """The mask's own values are valid, but the same value elsewhere is not."""
     copy = a_copy(tmp_path)
-    copy.slots.end(SlotEnd(slot=0, total_steps=60), *copy.named())
-    _, base = copy.slots.read(0)
-    tensors, facts = copy.named()
+    copy.member.slots.end(SlotEnd(slot=0, total_steps=60), *copy.member.named())
+    _, base = copy.member.slots.read(0)
+    tensors, facts = copy.member.named()
     assert fault_in(tensors.items(), facts, base) == ""
     assert "model/mask has 6 of 16 values" in fault_in(tensors.items(), facts, None)
     tensors["model/mask"] = tensors["model/mask"].clone().fill_(-math.inf)

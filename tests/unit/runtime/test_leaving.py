@@ -52,7 +52,7 @@ def test_what_a_copy_trained_of_its_slot_is_contributed(tmp_path: Path) -> None:
                 interval = -1
                 for step in steps:
                     train(copy, step)
-                    before, interval = interval, copy.slots.newest_slot()
+                    before, interval = interval, copy.member.slots.newest_slot()
                     # Not at the first step of an interval, before which no step of it is trained.
                     if step >= 7 and interval == before:
                         if error:
@@ -60,15 +60,15 @@ def test_what_a_copy_trained_of_its_slot_is_contributed(tmp_path: Path) -> None:
                         break
         except KeyError:
             pass
-        found = copy.slots.newest()
+        found = copy.member.slots.newest()
         assert found is not None
         end = found[0]
-        given = copy.slots.contributors(end)
+        given = copy.member.slots.contributors(end)
         if error:
             assert given == set()
             continue
         assert given == {0}
-        part, _ = copy.slots.contribution(end, 0)
+        part, _ = copy.member.slots.contribution(end, 0)
         assert set(end.done | part.done) == set(range(step))
         again, _ = a_copy(tmp_path / name, total_steps=400)
         with again:

@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from hadar_slurm.runtime.rates import LearningRates  # noqa: E402
+from hadar_slurm.runtime.trainers.rates import LearningRates  # noqa: E402
 
 schedulers = torch.optim.lr_scheduler
 MAKERS: dict[str, Callable[[Any], Any]] = {

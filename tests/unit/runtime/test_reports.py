@@ -52,7 +52,7 @@ def test_steps_done_are_those_made_one_and_our_own(tmp_path: Path) -> None:
     own = []
     with copy:
         for _ in copy.steps():
-            report, newest = said(tmp_path), copy.slots.newest()
+            report, newest = said(tmp_path), copy.member.slots.newest()
             assert newest is not None
             assert report.state == "running"
             assert report.restart == 2
@@ -70,16 +70,16 @@ def test_a_consolidation_costs_all_of_its_parts(tmp_path: Path) -> None:
     copy = a_copy(tmp_path)
     with copy:
         list(copy.steps())
-    newest = copy.slots.newest()
+    newest = copy.member.slots.newest()
     assert newest is not None
-    costs = copy.costs
+    costs = copy.member.costs
     slot = newest[0].slot
     assert costs.made_s[slot] != newest[0].made_s > 0
     assert said(tmp_path).aggregation_s == costs.total_s
     late = a_copy(tmp_path)
     with late:
         assert list(late.steps()) == []
-    assert late.costs.made_s == {slot: newest[0].made_s}
+    assert late.member.costs.made_s == {slot: newest[0].made_s}
 
 
 def test_a_signal_of_somebody_else_costs_no_step(
@@ -88,13 +88,13 @@ def test_a_signal_of_somebody_else_costs_no_step(
     """The copy reports what it has saved, waits for a requeue, and then continues."""
     copy = a_copy(tmp_path, settings=replace(SETTINGS, slot_s=60.0))
     heard: list[ProgressReport] = []
-    tell = copy.reports.tell
+    tell = copy.member.reports.tell
 
     def tell_and_hear(*words: Any) -> None:
         tell(*words)
         heard.append(said(tmp_path))
 
-    monkeypatch.setattr(copy.reports, "tell", tell_and_hear)
+    monkeypatch.setattr(copy.member.reports, "tell", tell_and_hear)
     trained = []
     with copy:
         for step in copy.steps():
@@ -128,7 +128,7 @@ def test_slots_are_longer_where_consolidation_is_dear(tmp_path: Path) -> None:
     lengths = []
     with copy:
         for _ in copy.steps():
-            newest = copy.slots.newest()
+            newest = copy.member.slots.newest()
             assert newest is not None
             lengths.append((newest[0].slot, newest[0].length_s, newest[0].made_s))
     assert lengths[0][1:] == (1e-4, 0.0)

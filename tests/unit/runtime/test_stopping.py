@@ -85,7 +85,7 @@ def test_the_reason_is_written_although_the_disk_was_full(
             train(copy, step)
             if step == 5:
                 copy.stop(REASON)
-    newest = copy.slots.newest()
+    newest = copy.member.slots.newest()
     assert newest is not None
     assert (newest[0].stopped, copy.stopped) == (REASON, REASON)
 
@@ -98,7 +98,7 @@ def test_a_stopped_job_may_go_on(tmp_path: Path) -> None:
             train(copy, step)
             if step == 5:
                 copy.stop(REASON)
-    slots = copy.slots
+    slots = copy.member.slots
     assert 0 < len(slots.read(slots.newest_slot())[0].done) < 400
     for path in (tmp_path / "stop", tmp_path / "done", slots.end_path(slots.newest_slot())):
         path.unlink()

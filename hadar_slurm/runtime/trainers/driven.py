@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader
 from hadar_slurm.runtime.batches import Batches
 from hadar_slurm.runtime.copy import Copy
 from hadar_slurm.runtime.membership.surroundings import Surroundings
-from hadar_slurm.runtime.rates import LearningRates, Scheduled
 from hadar_slurm.runtime.settings import Settings
+from hadar_slurm.runtime.trainers.rates import LearningRates, Scheduled
 
 log = logging.getLogger(__name__)
 

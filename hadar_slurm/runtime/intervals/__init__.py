@@ -1,0 +1,1 @@
+"""How a copy trains one averaging interval after the other."""

@@ -1,0 +1,69 @@
+"""What a copy contributes to an averaging interval: checked, and written as soon as it can be."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from hadar_slurm.runtime.averaging import state
+from hadar_slurm.runtime.averaging.finite import fault_in
+from hadar_slurm.runtime.averaging.ranges import Ranges
+from hadar_slurm.runtime.averaging.slots import Contribution
+from hadar_slurm.runtime.intervals.member import Member
+from hadar_slurm.runtime.intervals.requests import Requests
+
+log = logging.getLogger(__name__)
+
+# How often a failed contribution is tried again, in seconds.
+_SAVE_EVERY_S = 1.0
+
+
+@dataclass(eq=False)
+class Contributing:
+    """The contribution of one copy to the running interval."""
+
+    member: Member
+    requests: Requests
+    # Returns what is trained of the running interval, None between intervals.
+    trained: Callable[[], Contribution] | None = None
+    unsaved: tuple[Contribution, state.Named] | None = None
+    _save_again_s: float = 0.0
+
+    def finish(self, part: Contribution) -> None:
+        """Have a contribution written by the next `save`: only the reason, if it is not finite."""
+        member, learner = self.member, self.member.learner
+        tensors, facts = named = learner.named()
+        if fault := fault_in(tensors.items(), facts, learner.known):
+            message = "slot %d of copy %d counts nothing: %s; its steps are dealt out again"
+            log.warning(message, part.slot, part.copy, fault)
+            self.unsaved = replace(part, done=Ranges(), fault=fault), ({}, facts)
+        else:
+            self.unsaved = part, state.kept(named) if member.settings.delay else named
+
+    def save(self) -> None:
+        """Write the pending contribution; a failed write is tried again."""
+        self.requests.say_stop()
+        if self.unsaved is None or time.monotonic() < self._save_again_s:
+            return
+        part, named = self.unsaved
+        costs = self.member.costs
+        try:
+            with costs.measure(costs.save_s):
+                self.member.slots.contribute(part, *named)
+            self.unsaved = None
+        except OSError as error:
+            self._save_again_s = time.monotonic() + _SAVE_EVERY_S
+            log.warning("nothing of slot %d is contributed yet: %s", part.slot, error)
+
+    def leave_early(self) -> None:
+        """Contribute what was trained of the interval, as the program ends before the job."""
+        if self.trained is None:
+            return
+        part = self.trained()
+        if len(part.done) and not self.member.slots.has_ended(part.slot):
+            self.finish(part)
+            self._save_again_s = 0.0
+            self.save()
+        log.info("ends early, with %d steps of slot %d", len(part.done), part.slot)

@@ -1,0 +1,74 @@
+"""What a copy trains: a model, its optimiser, learning rates and random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from hadar_slurm.runtime.averaging import state
+from hadar_slurm.runtime.averaging.ahead import Ahead
+from hadar_slurm.runtime.averaging.costs import Costs
+from hadar_slurm.runtime.averaging.slots import SlotEnd
+from hadar_slurm.runtime.averaging.tensors import TensorFile
+from hadar_slurm.runtime.membership.surroundings import Surroundings
+from hadar_slurm.runtime.samples import mixed
+
+
+@dataclass(eq=False)
+class Learner:
+    """The state of one copy's training; `lr` is a factor of every rate at a step of the job."""
+
+    model: nn.Module
+    optimiser: Optimizer
+    extra: tuple[state.Stateful, ...]
+    lr: Callable[[int], float] | None
+    seed: int
+    where: Surroundings
+    costs: Costs
+    parent_step: int = 0  # steps of the whole job before the current one
+    ahead: Ahead | None = None  # what was trained since the last contribution
+    known: TensorFile | None = None  # the file that was loaded last
+    stopped: str = ""  # why the training has ended although steps were left
+    base_lrs: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.base_lrs = [float(group["lr"]) for group in self.optimiser.param_groups]
+
+    def named(self) -> state.Named:
+        """Return all that a checkpoint keeps, as tensors by name and plain facts."""
+        return state.tensors_of(self.model, self.optimiser, self.extra)
+
+    def load(self, end: SlotEnd, file: TensorFile, ahead: Ahead | None = None) -> None:
+        """Take over the parameters at the end of a slot, and add what was trained ahead."""
+        self.known, self.stopped = file, end.stopped
+        with self.costs.measure(self.costs.load_s):
+            if ahead:
+                ahead.take_over(self.model, file)
+            else:
+                # Cloned: the optimiser would train on the file's pages otherwise.
+                tensors = {name: file.tensor(name).clone() for name in file.names}
+                self.take_over((tensors, file.facts["facts"]))
+        torch.manual_seed(mixed(self.seed, end.slot + 1, self.where.copy, self.where.rank))
+        self.costs.take_over(end.slot, end.made_s)
+
+    def take_over(self, named: state.Named) -> None:
+        """Load a state, such as one that another copy has sent."""
+        state.load(self.model, self.optimiser, *named, self.extra)
+
+    def go_ahead(self, slot: int) -> Ahead:
+        """Keep what this copy contributes to an interval; seed differently from `load`."""
+        torch.manual_seed(mixed(self.seed, slot, self.where.copy, self.where.rank, 1))
+        self.ahead = Ahead(self.model, slot)
+        return self.ahead
+
+    def set_rates(self, parent_step: int) -> None:
+        """Give every group its learning rate at a step of the whole job."""
+        self.parent_step = parent_step
+        if self.lr is not None:
+            factor = self.lr(parent_step)
+            for group, rate in zip(self.optimiser.param_groups, self.base_lrs, strict=True):
+                group["lr"] = rate * factor

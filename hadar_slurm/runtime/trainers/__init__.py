@@ -1,0 +1,1 @@
+"""What the adapters for trainers' loops share."""
