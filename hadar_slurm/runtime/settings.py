@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hadar_slurm.runtime.averaging.consolidation import OptimiserRule, Outer
 from hadar_slurm.runtime.averaging.slots import KEEP_EVERY, MOST_KEPT
 
-# The shortest slot, in seconds. After a synchronous one nothing is averaged: its end is for restarts.
+# The shortest slot, in seconds. The end of a synchronous one is for restarts alone.
 SHORTEST_S, SHORTEST_TOGETHER_S = 3.0, 60.0
 
 
@@ -21,6 +21,9 @@ class Settings:
     cost_part: float = 0.05
     gather_s: float = 2.0  # copies that come within this time of each other begin in the same slot
     optimiser: OptimiserRule = OptimiserRule.AVERAGE
+    # The optimiser's state is contributed in each slot if that takes at most `cost_part` of the
+    # shortest one, else in slots with multiples of this number, and by copies that are to leave.
+    optimiser_every: int = 10
     outer: Outer | None = None
     # Above 0 a copy trains on while it waits for the average: this part of its steps in the slot.
     delay: float = 0.0
@@ -41,6 +44,8 @@ class Settings:
             raise ValueError(f"cost_part must be above 0 and at most 1, not {self.cost_part}")
         if not 0 <= self.delay <= 1:
             raise ValueError(f"delay must be 0 to 1, not {self.delay}")
+        if self.optimiser_every < 1:
+            raise ValueError(f"optimiser_every must be 1 or more, not {self.optimiser_every}")
         if min(self.keep_every, self.most_kept) < 0:
             raise ValueError("keep_every and most_kept must be 0 or more")
 
