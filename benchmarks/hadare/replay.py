@@ -77,7 +77,8 @@ def replay(
             for number in sorted(speeds)
         }
         one = next(iter(copies.values()))
-        before: dict[int, tuple[Ahead | None, state.Named]] = {}
+        own: dict[int, state.Named] = {}  # of copies that have trained
+        before: dict[int, Ahead | None] = {}
         for slot in count():
             write_assignment(path, Assignment(slot, quotas[min(slot, len(quotas) - 1)], 0.0))
             if slot == 0:
@@ -87,16 +88,18 @@ def replay(
             given = {copy: len(mine) for copy, mine in end.dealt.items()}
             given |= kept[slot - 1] if kept else {}
             for number, mine in end.dealt.items():
-                early, (tensors, facts) = before.pop(number, (None, ({}, {})))
-                if early and early.belongs_to(end, mine):
+                if number in own:
+                    tensors, facts = own[number]
                     state.load(model, optimiser, tensors, facts, extra)
-                else:
+                early = before.pop(number, None)
+                if early and not early.belongs_to(end, mine):
                     early = None
                 copies[number].learner.load(end, file, early)
                 _train(copies[number], end, mine, given[number], step, early)
                 if ahead and slot < len(ahead) and ahead[slot].get(number):
                     early = _train_ahead(copies[number], end, ahead[slot][number], step)
-                    before[number] = early, state.kept(copies[number].member.named())
+                    before[number] = early
+                own[number] = state.kept(copies[number].member.named())
             took_s = max(len(mine) / speeds[number] for number, mine in end.dealt.items())
             one.member.ending.end(
                 end, {copy for copy, steps in given.items() if steps}, set(copies)

@@ -29,7 +29,13 @@ class Dealer:
     kind: Callable[[SlotEnd, Collection[int]], Kind] = lambda end, here: Kind.AVERAGED
 
     def deal(
-        self, end: SlotEnd, here: Mapping[int, float], cost_s: float, *, is_averaged: bool = False
+        self,
+        end: SlotEnd,
+        here: Mapping[int, float],
+        cost_s: float,
+        with_state_s: float = 0.0,
+        *,
+        is_averaged: bool = False,
     ) -> SlotEnd:
         """Return the end of a slot with the next one dealt out among the copies that are `here`.
 
@@ -39,11 +45,14 @@ class Dealer:
         get the steps of `end.ahead`, which they may have trained. Nothing is dealt for an interval
         that copies train synchronously, which is none if it `is_averaged`; one step each for one in
         which copies are watched.
+        `with_state_s` is what a consolidation takes with the optimiser's state.
         """
         if end.is_complete or not here:
             return replace(end, ahead={}, together=False)
         assignment = self._assignment()
         kind = Kind.AVERAGED if is_averaged else self.kind(end, here)
+        if kind is Kind.SYNCHRONOUS and end.slot not in (end.states or (end.slot,)):
+            kind = Kind.WATCHED  # first all need one state of the optimiser
         together = kind is Kind.SYNCHRONOUS
         shortest_s = self.settings.shortest_s(is_together=together)
         if together:
@@ -73,7 +82,16 @@ class Dealer:
             ahead=self._ahead(end.todo, dealt),
             together=False,
             length_s=length_s,
+            with_state=kind is Kind.WATCHED
+            or self._is_with_state(end.slot + 1, with_state_s, length_s),
         )
+
+    def _is_with_state(self, slot: int, with_state_s: float, length_s: float) -> bool:
+        """Return whether copies contribute the optimiser's state to a slot of this length."""
+        if length_s <= 0 or slot % self.settings.optimiser_every == 0:
+            return True
+        shortest_s = self.settings.shortest_s(is_together=False)
+        return 0 < with_state_s <= self.settings.cost_part * shortest_s
 
     def _length_s(self, shortest_s: float, cost_s: float, step_s: float, before_s: float) -> float:
         """Return how long an interval lasts: as short as its cost and the slowest copy allow.

@@ -9,12 +9,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
 
-import torch
-
-from hadar_slurm.runtime.averaging import state
-from hadar_slurm.runtime.averaging.consolidation import OptimiserRule, check_alike, mean
+from hadar_slurm.runtime.averaging import merging, state
+from hadar_slurm.runtime.averaging.consolidation import check_alike
 from hadar_slurm.runtime.averaging.costs import Costs, usual
 from hadar_slurm.runtime.averaging.finite import MOST_SPOILT, fault_in, nan_in
 from hadar_slurm.runtime.averaging.identity import Identity
@@ -61,7 +58,7 @@ class Ending:
             base = self.slots.newest()
             if base is None or base[0].id != end.id:
                 return False
-            num_parts = self._end(end, base[1], given, here, begun_s)
+            num_parts = self._end(end, base[1], given, here)
         except (TensorFileError, OSError) as error:
             log.warning("slot %d cannot be ended yet: %s", end.slot + 1, error)
             return True
@@ -88,7 +85,8 @@ class Ending:
         where another copy has ended the interval; raises OSError.
         """
         begun_s = time.monotonic()
-        tensors, facts = named
+        tensors: merging.Streams = dict(named[0])
+        facts = named[1]
         after = replace(
             end,
             id=secrets.token_hex(4),
@@ -96,20 +94,21 @@ class Ending:
             done=end.done | applied,
             dealt={},
             spoilt=(),
+            states=(*_states(end)[-1:], end.slot + 1),
             costly=tuple(sorted(costly or end.costly)),
             stopped=stopped,
             rate_factor=1.0,
         )
-        if fault := fault_in(tensors.items(), facts, base):
+        if fault := fault_in(named[0].items(), facts, base):
             log.warning("slot %d is left out: %s", after.slot, fault)
             spoilt = (*end.spoilt, f"slot {after.slot}: {fault}")[-MOST_SPOILT:]
             found = self.slots.newest()
             if found is None or found[0].id != end.id:
                 return None
-            tensors, facts = self._merged(found[1], [])
-            after = replace(after, done=end.done, spoilt=spoilt)
-        is_averaged = bool(costly)
-        after = self.dealer.deal(after, here, self.costs.total_s, is_averaged=is_averaged)
+            tensors, facts = merging.unchanged(found[1])
+            after = replace(after, done=end.done, spoilt=spoilt, states=_states(end))
+        cost_s, with_state_s = self.costs.total_s, self.costs.with_state_s
+        after = self.dealer.deal(after, here, cost_s, with_state_s, is_averaged=bool(costly))
         if not self.slots.end_as(after, tensors, facts):
             return None
         made_s = time.monotonic() - begun_s
@@ -118,44 +117,61 @@ class Ending:
         log.info(message, after.slot, len(applied), made_s)
         return after
 
-    def _end(
-        self, end: SlotEnd, base: TensorFile, given: set[int], here: set[int], begun_s: float
-    ) -> int | None:
+    def _end(self, end: SlotEnd, base: TensorFile, given: set[int], here: set[int]) -> int | None:
         """End the interval after `end`; return how many contributed, None if another copy did."""
         parts, faults = self._usable(end, base, sorted(given))
-        tensors, facts = self._merged(base, parts)
-        if parts and (fault := fault_in(tensors.items(), facts, base)):
-            log.warning("slot %d is left out: averaged, %s", end.slot + 1, fault)
-            parts, faults = [], [*faults, f"averaged, {fault}"]
-            tensors, facts = self._merged(base, parts)
+        while True:
+            after, has_state = self._after(end, parts, faults), False
+            tensors, facts = merging.unchanged(base)
+            if parts:
+                counted = [(len(part.done), file) for part, file in parts]
+                rule, outer = self.settings.optimiser, self.settings.outer
+                tensors, facts, has_state = merging.merged(base, counted, rule, outer)
+            states = (*_states(end)[-1:], after.slot) if has_state else _states(end)
+            speeds = {part.copy: len(part.done) / max(part.seconds, 1e-6) for part, _ in parts}
+            speeds_here = {copy: speeds.get(copy, 0.0) for copy in here}
+            cost_s, with_state_s = self.costs.total_s, self.costs.with_state_s
+            after = replace(after, states=states)
+            dealt = self.dealer.deal(after, speeds_here, cost_s, with_state_s)
+            try:
+                is_first = self.slots.end(dealt, tensors, facts)
+                return len(parts) if is_first else None
+            except merging.SpoiltError as error:
+                log.warning("slot %d is left out: averaged, %s", after.slot, error)
+                parts, faults = [], [*faults, f"averaged, {error}"]
+            except TensorFileError as error:
+                if error.path == base.path:
+                    self.slots.put_aside(end.slot, error)
+                    return None
+                log.warning("left out: %s", error)
+                parts = [(part, file) for part, file in parts if file.path != error.path]
+
+    def _after(
+        self, end: SlotEnd, parts: Sequence[tuple[Contribution, TensorFile]], faults: Sequence[str]
+    ) -> SlotEnd:
+        """Return the end of the interval after `end`, to which nothing is dealt yet."""
         spoilt = () if parts else end.spoilt
         if faults and not parts:
             spoilt = (*spoilt, f"slot {end.slot + 1}: {'; '.join(faults)}")[-MOST_SPOILT:]
         done = reduce(operator.or_, (part.done for part, _ in parts), end.done)
-        speeds = {part.copy: len(part.done) / max(part.seconds, 1e-6) for part, _ in parts}
-        # The write to come is as large as this copy's contribution was.
-        made_s = time.monotonic() - begun_s + usual(self.costs.save_s)
-        after = replace(
+        return replace(
             end,
             slot=end.slot + 1,
             done=done,
             dealt={},
-            made_s=made_s,
+            # What averaging usually takes: this one is still to be written.
+            made_s=usual(list(self.costs.now.made_s.values())),
             averages=end.averages + (len(parts) > 1),
             spoilt=spoilt,
             stopped=self.slots.stop_reason(),
             rate_factor=factor(end, len(done), self.settings.rate_by_copies),
         )
-        self.costs.make(after.slot, made_s)
-        speeds_here = {copy: speeds.get(copy, 0.0) for copy in here}
-        after = self.dealer.deal(after, speeds_here, self.costs.total_s)
-        return len(parts) if self.slots.end(after, tensors, facts) else None
 
     def _usable(
         self, end: SlotEnd, base: TensorFile, given: Sequence[int]
     ) -> tuple[list[tuple[Contribution, TensorFile]], list[str]]:
         """Return the usable contributions, and why others are not finite; log what is unused."""
-        shapes = shapes_in(base, state.MODEL)
+        shapes = merging.shapes(base)
         usable: list[tuple[Contribution, TensorFile]] = []
         faults: list[str] = []
         for copy in given:
@@ -165,11 +181,12 @@ class Ending:
                 log.warning("left out: %s", error)
                 continue
             fault = part.fault
-            wrong = "" if fault else check_alike(shapes, shapes_in(file, state.MODEL))
+            wrong = "" if fault else check_alike(shapes, merging.shapes(file))
             if len(part.done - end.dealt.get(copy, Ranges())):
                 wrong = "has steps that were not dealt to it"
             if not (fault or wrong or part.is_checked):
-                tensors = ((name, file.tensor(name)) for name in file.names)
+                whole = (name for name in file.names if not name.startswith(state.DIFFERENCE))
+                tensors = ((name, file.tensor(name)) for name in whole)
                 fault = fault_in(tensors, file.facts["facts"], base)
             if wrong:
                 log.warning("left out: %s: %s", file.path, wrong)
@@ -180,34 +197,7 @@ class Ending:
                 usable.append((part, file))
         return usable, faults
 
-    def _merged(
-        self, base: TensorFile, parts: Sequence[tuple[Contribution, TensorFile]]
-    ) -> tuple[dict[str, torch.Tensor], Any]:
-        """Return the averaged tensors and facts; without parts those of the last interval."""
-        if not parts:
-            return {name: base.tensor(name) for name in base.names}, base.facts["facts"]
-        rule, outer = self.settings.optimiser, self.settings.outer
-        _, most = max(parts, key=lambda part: len(part[0].done))
-        facts = dict(most.facts["facts"])
-        parameters = set(facts["parameters"])
-        tensors: dict[str, torch.Tensor] = {}
-        for name in most.names:
-            if name.startswith(state.OPTIMISER) and rule is not OptimiserRule.AVERAGE:
-                if rule is OptimiserRule.KEEP:
-                    tensors[name] = most.tensor(name)
-                continue
-            tensors[name] = mean(
-                [(len(part.done), file.tensor(name)) for part, file in parts if name in file.names]
-            )
-            if outer and name in parameters:
-                kept, old = state.OUTER + name, base.tensor(name)
-                velocity = base.tensor(kept) if kept in base.names else None
-                tensors[name], tensors[kept] = outer.step(old, tensors[name], velocity)
-        if rule is OptimiserRule.RESET:
-            facts["state"] = {}
-        return tensors, facts
 
-
-def shapes_in(file: TensorFile, prefix: str) -> dict[str, torch.Size]:
-    """Return the shapes of those tensors of a file whose names begin with `prefix`, by name."""
-    return {name: file.tensor(name).shape for name in file.names if name.startswith(prefix)}
+def _states(end: SlotEnd) -> tuple[int, ...]:
+    """Return the newest slots whose ends have the optimiser's state, at an end."""
+    return end.states or (end.slot,)

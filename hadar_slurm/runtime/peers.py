@@ -56,7 +56,7 @@ class Peers:
         begun_s, lost, lost_after_s = time.monotonic(), "", self.settings.lost_after_s
         while True:
             try:
-                with self.costs.measure(self.costs.read_s):
+                with self.costs.measure(self.costs.now.read_s):
                     found = self.slots.newest()
                 if found is not None:
                     if found[0].slot != self._first_seen[0]:

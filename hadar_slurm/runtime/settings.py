@@ -21,6 +21,9 @@ class Settings:
     cost_part: float = 0.05
     gather_s: float = 2.0  # copies that come within this time of each other begin in the same slot
     optimiser: OptimiserRule = OptimiserRule.AVERAGE
+    # The optimiser's state is contributed in each slot if that takes at most `cost_part` of the
+    # shortest one, else in slots with multiples of this number, and by copies that are to leave.
+    optimiser_every: int = 10
     outer: Outer | None = None
     # Copies that average train with a higher rate: True, by their number; or by this factor.
     rate_by_copies: bool | float = True
@@ -45,6 +48,8 @@ class Settings:
             raise ValueError(f"delay must be 0 to 1, not {self.delay}")
         if not isinstance(self.rate_by_copies, bool) and self.rate_by_copies <= 0:
             raise ValueError(f"rate_by_copies must be above 0, not {self.rate_by_copies}")
+        if self.optimiser_every < 1:
+            raise ValueError(f"optimiser_every must be 1 or more, not {self.optimiser_every}")
         if min(self.keep_every, self.most_kept) < 0:
             raise ValueError("keep_every and most_kept must be 0 or more")
 

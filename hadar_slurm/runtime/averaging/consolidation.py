@@ -16,10 +16,15 @@ from hadar_slurm.older_python import TextEnum
 
 
 class OptimiserRule(TextEnum):
-    """What becomes of the copies' optimiser states: momenta, second moments, their step counts."""
+    """What becomes of the copies' optimiser states: momenta, second moments, their step counts.
+
+    By `AVERAGE` and `KEEP` when it is contributed, which large ones are not in each interval;
+    between such intervals each copy goes on with its own.
+    """
 
     AVERAGE = "average"
     KEEP = "keep"  # that of the copy with most steps
+    LOCAL = "local"  # each copy its own; that of the copy with most steps is written for restarts
     RESET = "reset"
 
 

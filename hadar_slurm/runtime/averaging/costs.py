@@ -12,31 +12,58 @@ from statistics import median_low
 
 # The number of newest ones that count: a single one that a slow disk delayed changes nothing.
 _COUNTED = 3
+# What a consolidation with the state of Adam costs, before it was measured: by its bytes.
+_WITH_STATE = 4.0
 _newest = partial(deque[float], maxlen=_COUNTED)
 
 
 @dataclass
-class Costs:
+class Parts:
     """How long each part of the newest consolidations took, without waiting for other copies."""
 
-    save_s: deque[float] = field(default_factory=_newest)  # to write a contribution
-    read_s: deque[float] = field(default_factory=_newest)  # to read and check the average
-    load_s: deque[float] = field(default_factory=_newest)
+    pack_s: deque[float] = field(default_factory=_newest)  # to make a contribution
+    save_s: deque[float] = field(default_factory=_newest)  # to write it
+    read_s: deque[float] = field(default_factory=_newest)  # to find the average
+    load_s: deque[float] = field(default_factory=_newest)  # to read, check and load it
     made_s: dict[int, float] = field(default_factory=dict)  # to average, by interval
 
     @property
     def total_s(self) -> float:
         """Return what a whole consolidation usually costs a copy; 0 before the first."""
-        parts_s = self.save_s, list(self.made_s.values()), self.read_s, self.load_s
+        parts_s = self.pack_s, self.save_s, list(self.made_s.values()), self.read_s, self.load_s
         return sum(map(usual, parts_s)) if self.made_s else 0.0
+
+
+@dataclass
+class Costs:
+    """What consolidations cost, with the optimiser's state and without it."""
+
+    without_state: Parts = field(default_factory=Parts)
+    with_state: Parts = field(default_factory=Parts)
+    is_with_state: bool = False  # of the running interval
+
+    @property
+    def now(self) -> Parts:
+        """Return the costs of such intervals as the running one."""
+        return self.with_state if self.is_with_state else self.without_state
+
+    @property
+    def total_s(self) -> float:
+        """Return what a consolidation usually costs a copy; 0 before the first."""
+        return self.without_state.total_s or self.with_state.total_s
+
+    @property
+    def with_state_s(self) -> float:
+        """Return what one with the optimiser's state costs; estimated before it was measured."""
+        return self.with_state.total_s or _WITH_STATE * self.without_state.total_s
 
     def make(self, slot: int, made_s: float) -> None:
         """Record how long averaging the parameters of an interval's end took."""
-        self.made_s = dict(sorted({**self.made_s, slot: made_s}.items())[-_COUNTED:])
+        self.now.made_s = dict(sorted({**self.now.made_s, slot: made_s}.items())[-_COUNTED:])
 
     def take_over(self, slot: int, made_s: float) -> None:
         """Record the time that the end of an interval notes, unless it was measured here."""
-        if made_s > 0 and slot not in self.made_s:
+        if made_s > 0 and slot not in self.now.made_s:
             self.make(slot, made_s)
 
     @contextmanager

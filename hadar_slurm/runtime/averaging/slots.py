@@ -22,12 +22,17 @@ import torch
 
 from hadar_slurm.runtime.averaging.identity import Identity
 from hadar_slurm.runtime.averaging.ranges import Ranges
-from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError, write_tensors
+from hadar_slurm.runtime.averaging.tensors import (
+    Stream,
+    TensorFile,
+    TensorFileError,
+    write_tensors,
+)
 
 log = logging.getLogger(__name__)
 
-# An end after which copies train synchronously, or that was asked for by `stop`, has version 2.
-VERSION, NEWEST_VERSION = 1, 2
+# From version 3 on an end may lack the optimiser's state, and contributions be differences.
+VERSION, OLDER_VERSIONS = 3, (1, 2)
 # Texts in the file `stop` that are longer are cut off.
 _LONGEST_REASON = 1000
 # Ends of slots that are always kept: a failing disk may have cut off the newest.
@@ -63,6 +68,10 @@ class SlotEnd:
     costly: tuple[int, ...] = ()
     stopped: str = ""  # why the training is over although steps are left
     rate_factor: float = 1.0  # of the learning rate, by the number of copies, at this end
+    # Whether contributions to the next interval have the optimiser's state.
+    with_state: bool = True
+    # The newest slots, two at most, whose ends have it; none: this one, as in an older release.
+    states: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> SlotEnd:
@@ -83,6 +92,8 @@ class SlotEnd:
             costly=tuple(int(copy) for copy in facts.get("costly", ())),
             stopped=str(facts.get("stopped", "")),
             rate_factor=float(facts.get("rate_factor", 1.0)),
+            with_state=facts.get("with_state") is not False,
+            states=tuple(int(slot) for slot in facts.get("states", ())),
         )
 
     @property
@@ -90,12 +101,23 @@ class SlotEnd:
         """Return the end as values for JSON."""
         return {
             **{name: value for name, value in vars(self).items() if name != "identity"},
-            "version": NEWEST_VERSION if self.together or self.stopped else VERSION,
+            "version": VERSION,
             "done": self.done.pairs,
             "dealt": [[copy, steps.pairs] for copy, steps in self.dealt.items()],
             "ahead": [[copy, steps.pairs] for copy, steps in self.ahead.items()],
             "fingerprint": self.identity.facts if self.identity else None,
         }
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the file of this end has the optimiser's state."""
+        return not self.states or self.states[-1] == self.slot
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether contributions to the next interval are exact: of one copy, or to the last."""
+        dealt = [steps for steps in self.dealt.values() if len(steps)]
+        return len(dealt) < 2 or sum(map(len, dealt)) >= len(self.todo)
 
     @property
     def is_complete(self) -> bool:
@@ -119,6 +141,7 @@ class Contribution:
     seconds: float  # how long training took
     fault: str = ""  # why nothing of it is to be used; there are no tensors then
     is_checked: bool = False  # the copy has found its tensors finite
+    with_state: bool = True  # it has the optimiser's state
 
 
 @dataclass(frozen=True)
@@ -144,19 +167,24 @@ class Slots:
             except FileNotFoundError:
                 continue
             except TensorFileError as error:
-                log.warning("left out: %s", error)
-                # A broken file must not prevent another end of the slot.
-                path = self.end_path(slot)
-                with suppress(OSError):
-                    path.replace(path.with_suffix(".broken"))
+                self.put_aside(slot, error)
         return None
 
+    def put_aside(self, slot: int, why: object) -> None:
+        """Rename the end of a slot that is broken: it must not prevent another end of the slot."""
+        log.warning("left out: %s", why)
+        path = self.end_path(slot)
+        with suppress(OSError):
+            path.replace(path.with_suffix(".broken"))
+
     def kept(self) -> list[int]:
-        """Return the slots whose ends are there, in order."""
-        with suppress(FileNotFoundError):
-            names = os.listdir(self.directory / "slots")
-            return sorted(int(match[1]) for name in names if (match := _END.fullmatch(name)))
-        return []
+        """Return the slots whose ends are there, in order: those listed, and those after them."""
+        found = sorted(int(match[1]) for name in self.listed() if (match := _END.fullmatch(name)))
+        after = found[-1] + 1 if found else 0
+        while _is_there(self.end_path(after)):
+            found.append(after)
+            after += 1
+        return found
 
     def broken(self) -> list[Path]:
         """Return the ends that were put aside because they could not be read."""
@@ -175,19 +203,30 @@ class Slots:
         """Return the number of the newest slot that has ended, -1 before there is any."""
         return max(self.kept(), default=-1)
 
-    def end(self, end: SlotEnd, tensors: Mapping[str, torch.Tensor], facts: Any) -> bool:
+    def listed(self) -> list[str]:
+        """Return the names of all files, as the file system lists them.
+
+        NFS may list files up to a minute after they were written, and opens them by name before.
+        """
+        with suppress(FileNotFoundError):
+            return os.listdir(self.directory / "slots")
+        return []
+
+    def end(self, end: SlotEnd, tensors: Mapping[str, torch.Tensor | Stream], facts: Any) -> bool:
         """End a slot, and return whether no other copy had; older files are removed.
 
         The end gets an id of its own.
         """
         return self.end_as(replace(end, id=secrets.token_hex(4)), tensors, facts)
 
-    def end_as(self, end: SlotEnd, tensors: Mapping[str, torch.Tensor], facts: Any) -> bool:
+    def end_as(
+        self, end: SlotEnd, tensors: Mapping[str, torch.Tensor | Stream], facts: Any
+    ) -> bool:
         """End a slot as `end` does, which has an id."""
         noted = {**end.facts, "facts": facts}
         is_first = write_tensors(self.end_path(end.slot), tensors, noted, is_first=True)
         if is_first:
-            self._clear(end.slot)
+            self._clear(end.slot, end.states)
         return is_first
 
     def contribute(
@@ -199,9 +238,12 @@ class Slots:
 
     def contributors(self, end: SlotEnd) -> set[int]:
         """Return the copies that have contributed to the slot after `end`."""
-        pattern = f"slot-{end.slot + 1:08}.{end.id}.copy-*.safetensors"
-        found = self.directory.joinpath("slots").glob(pattern)
-        return {int(path.name.split(".")[2].removeprefix("copy-")) for path in found}
+        slot = end.slot + 1
+        head, tail = f"slot-{slot:08}.{end.id}.copy-", ".safetensors"
+        names = [name for name in self.listed() if name.startswith(head) and name.endswith(tail)]
+        found = {int(name.removeprefix(head).removesuffix(tail)) for name in names}
+        dealt = [copy for copy in end.dealt if copy not in found]
+        return found | {copy for copy in dealt if _is_there(self.part_path(slot, end.id, copy))}
 
     def contribution(self, end: SlotEnd, copy: int) -> tuple[Contribution, TensorFile]:
         """Return a copy's part of the slot after `end`; raises TensorFileError and OSError."""
@@ -218,11 +260,12 @@ class Slots:
                 seconds=float(facts["seconds"]),
                 fault=str(facts.get("fault", "")),
                 is_checked=facts.get("is_checked") is True,
+                with_state=facts.get("with_state") is not False,
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise TensorFileError(f"{path}: no contribution: {error!r}") from error
+            raise TensorFileError(path, f"no contribution: {error!r}") from error
         if (part.slot, part.base, part.copy) != (slot, end.id, copy):
-            raise TensorFileError(f"{path}: is of copy {part.copy} in slot {part.slot}")
+            raise TensorFileError(path, f"is of copy {part.copy} in slot {part.slot}")
         return part, file
 
     def steps_of(self, end: SlotEnd, copy: int) -> int:
@@ -237,7 +280,7 @@ class Slots:
 
     def is_cut_short(self, end: SlotEnd) -> bool:
         """Return whether the slot after `end` is to end early."""
-        return self._short_path(end).exists() or bool(self.stop_reason())
+        return _is_there(self._short_path(end)) or bool(self.stop_reason())
 
     def ask_to_stop(self, reason: str) -> None:
         """Ask all copies to end the training with the running slot; raises OSError.
@@ -279,9 +322,9 @@ class Slots:
     def _short_path(self, end: SlotEnd) -> Path:
         return self.directory / "slots" / f"slot-{end.slot + 1:08}.{end.id}.short"
 
-    def _clear(self, slot: int) -> None:
+    def _clear(self, slot: int, states: tuple[int, ...]) -> None:
         """Remove what belongs to slots that have ended: all but the ends to keep, drafts too."""
-        kept = self._kept(slot)
+        kept = self._kept(slot) | set(states)
         for path in (self.directory / "slots").iterdir():
             match = _OF_SLOT.match(path.name)
             if match is None or (number := int(match[1])) > slot:
@@ -307,16 +350,25 @@ class OtherVersionError(ValueError):
     """A file is whole, and was written by a version that this one cannot read."""
 
 
+def _is_there(path: Path) -> bool:
+    """Return whether a file can be opened: its name may be listed later than that."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
 def _as_end(file: TensorFile) -> SlotEnd:
     facts = file.facts
     try:
-        if facts["version"] not in (VERSION, NEWEST_VERSION):
+        if facts["version"] not in (*OLDER_VERSIONS, VERSION):
             raise OtherVersionError(
-                f"{file.path}: version {facts['version']}, this reads {NEWEST_VERSION}: go on "
+                f"{file.path}: version {facts['version']}, this reads {VERSION} and older: go on "
                 "with the release that wrote it"
             )
         return SlotEnd.of(facts)
     except OtherVersionError:
         raise
     except (KeyError, TypeError, ValueError) as error:
-        raise TensorFileError(f"{file.path}: no end of a slot: {error!r}") from error
+        raise TensorFileError(file.path, f"no end of a slot: {error!r}") from error

@@ -10,11 +10,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from hadar_slurm.older_python import zip_equal
+from hadar_slurm.runtime.averaging.tensors import TensorFile
 
 # Tensors by name, and the rest.
 Named = tuple[dict[str, torch.Tensor], Any]
 
 MODEL, OPTIMISER, OUTER = "model/", "optimiser/", "outer/"
+# Before the name of a tensor: its difference from the start of the interval.
+DIFFERENCE = "difference/"
 
 
 class Stateful(Protocol):
@@ -90,20 +93,58 @@ def load(
 
     An optimiser whose state was reset starts without one.
     """
-    own: dict[str, torch.Tensor] = {}
+    own = {name: tensor for name, tensor in tensors.items() if name.startswith(MODEL)}
+    model.load_state_dict({name.removeprefix(MODEL): value for name, value in own.items()})
+    load_rest(optimiser, facts, extra, state_of(tensors, facts))
+
+
+def load_model(model: nn.Module, file: TensorFile) -> None:
+    """Load the model's tensors from a file, block by block; raises TensorFileError and OSError."""
+    named = (
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    )
+    own = {MODEL + name: tensor.detach() for name, tensor in named}
+    rest: dict[str, torch.Tensor] = {}
+    for name in file.names:
+        tensor = own.get(name)
+        if tensor is not None and tensor.is_contiguous() and tensor.shape == file.shapes[name]:
+            flat, first = tensor.reshape(-1), 0
+            for block in file.blocks(name):
+                flat[first : first + len(block)].copy_(block)
+                first += len(block)
+        elif name.startswith(MODEL):
+            rest[name.removeprefix(MODEL)] = file.tensor(name)
+    if rest:
+        model.load_state_dict(rest, strict=False)
+
+
+def state_of(tensors: Mapping[str, torch.Tensor], facts: Any) -> dict[int, dict[str, Any]]:
+    """Return the optimiser's state of each parameter, from tensors by name and plain values."""
     state = {int(index): dict(values) for index, values in facts["state"].items()}
     for name, value in tensors.items():
-        if name.startswith(MODEL):
-            own[name.removeprefix(MODEL)] = value
-        elif name.startswith(OPTIMISER):
+        if name.startswith(OPTIMISER):
             index, _, key = name.removeprefix(OPTIMISER).partition("/")
             state.setdefault(int(index), {})[key] = value
-    model.load_state_dict(own)
-    optimiser.load_state_dict({"state": state, "param_groups": facts["groups"]})
+    return state
+
+
+def load_rest(
+    optimiser: Optimizer,
+    facts: Any,
+    extra: Sequence[Stateful] = (),
+    state: Mapping[int, Mapping[str, Any]] | None = None,
+) -> None:
+    """Load all but the model; the optimiser keeps its own state where `state` is None.
+
+    Raises ValueError for another number of `extra`.
+    """
+    known = optimiser.state_dict()["state"] if state is None else state
+    optimiser.load_state_dict({"state": known, "param_groups": facts["groups"]})
     kept = facts.get("extra", [])
     if len(kept) != len(extra):
         raise ValueError(f"the job keeps the state of {len(kept)} extra objects, not {len(extra)}")
-    for each, known in zip_equal(extra, kept):
+    for each, known_state in zip_equal(extra, kept):
         # A disabled GradScaler has no state, and an enabled one cannot load an empty one.
-        if known:
-            each.load_state_dict(known)
+        if known_state:
+            each.load_state_dict(known_state)

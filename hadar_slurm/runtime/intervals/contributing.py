@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hadar_slurm.runtime.averaging import state
-from hadar_slurm.runtime.averaging.finite import fault_in
-from hadar_slurm.runtime.averaging.ranges import Ranges
 from hadar_slurm.runtime.averaging.slots import Contribution
 from hadar_slurm.runtime.intervals.member import Member
 from hadar_slurm.runtime.intervals.requests import Requests
@@ -31,16 +29,20 @@ class Contributing:
     unsaved: tuple[Contribution, state.Named] | None = None
     _save_again_s: float = 0.0
 
-    def finish(self, part: Contribution) -> None:
+    def finish(self, part: Contribution, *, is_leaving: bool = False) -> None:
         """Have a contribution written by the next `save`: only the reason, if it is not finite."""
-        member, learner = self.member, self.member.learner
-        tensors, facts = named = learner.named()
-        if fault := fault_in(tensors.items(), facts, learner.known):
+        learner, costs = self.member.learner, self.member.costs
+        with costs.measure(costs.now.pack_s):
+            found, named = learner.exchange.contribution(
+                part,
+                learner.named(),
+                is_leaving=bool(self.requests.asked) or is_leaving,
+                is_kept=self.member.settings.delay > 0,
+            )
+        if found.fault:
             message = "slot %d of copy %d counts nothing: %s; its steps are dealt out again"
-            log.warning(message, part.slot, part.copy, fault)
-            self.unsaved = replace(part, done=Ranges(), fault=fault), ({}, facts)
-        else:
-            self.unsaved = part, state.kept(named) if member.settings.delay else named
+            log.warning(message, part.slot, part.copy, found.fault)
+        self.unsaved = found, named
 
     def save(self) -> None:
         """Write the pending contribution; a failed write is tried again."""
@@ -50,7 +52,7 @@ class Contributing:
         part, named = self.unsaved
         costs = self.member.costs
         try:
-            with costs.measure(costs.save_s):
+            with costs.measure(costs.now.save_s):
                 self.member.slots.contribute(part, *named)
             self.unsaved = None
         except OSError as error:
@@ -63,7 +65,7 @@ class Contributing:
             return
         part = self.trained()
         if len(part.done) and not self.member.slots.has_ended(part.slot):
-            self.finish(part)
+            self.finish(part, is_leaving=True)
             self._save_again_s = 0.0
             self.save()
         log.info("ends early, with %d steps of slot %d", len(part.done), part.slot)

@@ -68,8 +68,8 @@ class Leading:
             mine = end.dealt.get(copy, Ranges())
             ahead = learner.ahead if learner.ahead and learner.ahead.belongs_to(end, mine) else None
             member.ranks.tell(Word.LOAD, end.slot, ahead is not None)
-            learner.load(end, file, ahead)
-            if not member.ranks.all_have(True):
+            has_it = member.has_loaded(end, file, ahead)
+            if not member.ranks.all_have(has_it):
                 self.waiting.pause()
                 end, file = member.newest()
                 continue

@@ -13,6 +13,7 @@ from hadar_slurm.older_python import zip_equal
 from hadar_slurm.runtime.averaging import state
 from hadar_slurm.runtime.averaging.ahead import Ahead
 from hadar_slurm.runtime.averaging.costs import Costs
+from hadar_slurm.runtime.averaging.exchange import Exchange
 from hadar_slurm.runtime.averaging.rates import factor as factor_by_copies
 from hadar_slurm.runtime.averaging.slots import SlotEnd
 from hadar_slurm.runtime.averaging.tensors import TensorFile
@@ -36,6 +37,7 @@ class Learner:
     where: Surroundings
     costs: Costs
     by_copies: bool | float = True
+    exchange: Exchange = field(init=False)  # with the files of the job, once these are known
     parent_step: int = 0  # steps of the whole job before the current one
     ahead: Ahead | None = None  # what was trained since the last contribution
     known: TensorFile | None = None  # the file that was loaded last
@@ -52,21 +54,22 @@ class Learner:
         return state.tensors_of(self.model, self.optimiser, self.extra)
 
     def load(self, end: SlotEnd, file: TensorFile, ahead: Ahead | None = None) -> None:
-        """Take over the parameters at the end of a slot, and add what was trained ahead."""
+        """Take over the parameters at the end of a slot, and add what was trained ahead.
+
+        Raises TensorFileError and OSError; then the model is no longer whole.
+        """
+        with self.costs.measure(self.costs.now.load_s):
+            own = self.model, self.optimiser, self.extra
+            self.exchange.take_over(*own, end, file, ahead)
         self.known, self.stopped, self.end = file, end.stopped, end
-        with self.costs.measure(self.costs.load_s):
-            if ahead:
-                ahead.take_over(self.model, file)
-            else:
-                # Cloned: the optimiser would train on the file's pages otherwise.
-                tensors = {name: file.tensor(name).clone() for name in file.names}
-                self.take_over((tensors, file.facts["facts"]))
         torch.manual_seed(mixed(self.seed, end.slot + 1, self.where.copy, self.where.rank))
         self.costs.take_over(end.slot, end.made_s)
+        self.costs.is_with_state = end.with_state
 
     def take_over(self, named: state.Named) -> None:
-        """Load a state, such as one that another copy has sent."""
+        """Load a state that another copy has sent."""
         state.load(self.model, self.optimiser, *named, self.extra)
+        self.exchange.has_state = True
 
     def go_ahead(self, slot: int) -> Ahead:
         """Keep what this copy contributes to an interval; seed differently from `load`."""

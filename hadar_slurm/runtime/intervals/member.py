@@ -6,16 +6,18 @@ import logging
 from collections.abc import Collection
 from dataclasses import replace
 
-from hadar_slurm.runtime.averaging import state
+from hadar_slurm.runtime.averaging import merging, state
+from hadar_slurm.runtime.averaging.ahead import Ahead
 from hadar_slurm.runtime.averaging.consolidation import check_alike
 from hadar_slurm.runtime.averaging.costs import Costs
+from hadar_slurm.runtime.averaging.exchange import Exchange
 from hadar_slurm.runtime.averaging.finite import MOST_SPOILT, NotFiniteError
 from hadar_slurm.runtime.averaging.identity import Identity, check_same, next_number
 from hadar_slurm.runtime.averaging.modes import Choice, Kind, Mode
 from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots
-from hadar_slurm.runtime.averaging.tensors import TensorFile
+from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError
 from hadar_slurm.runtime.dealing import Dealer
-from hadar_slurm.runtime.ending import Ending, shapes_in
+from hadar_slurm.runtime.ending import Ending
 from hadar_slurm.runtime.intervals.learner import Learner
 from hadar_slurm.runtime.joining import check_run, join
 from hadar_slurm.runtime.membership.choosing import numbered
@@ -60,6 +62,7 @@ class Member:
         """Use a directory for the files of the job; `is_first`: not one numbered after it."""
         self.where, settings = where, self.settings
         self.slots = Slots(where.directory, settings.keep_every, settings.most_kept)
+        self.learner.exchange = Exchange(where.copy, self.slots, settings.optimiser)
         dealer = Dealer(settings, where.assignment, self._kind)
         self.ending = Ending(self.slots, settings, dealer, self.costs)
         self.presence = Presence(where.directory, where.copy, settings.gone_after_s)
@@ -125,6 +128,18 @@ class Member:
         """Return the end of the newest slot; raises LostTrainingError where it is lost."""
         return self.peers.newest(self.identity, self.named)
 
+    def has_loaded(self, end: SlotEnd, file: TensorFile, ahead: Ahead | None) -> bool:
+        """Load the end of a slot; put it aside where its tensors are broken."""
+        try:
+            self.learner.load(end, file, ahead)
+        except TensorFileError as error:
+            self.slots.put_aside(end.slot, error)
+            return False
+        except OSError as error:
+            log.warning("tried again: %s", error)
+            return False
+        return True
+
     def first_newest(self) -> tuple[SlotEnd, TensorFile]:
         """Return the newest end, and log how far the job is; raises OtherTrainingError."""
         had_begun = self.slots.newest_slot() >= 0
@@ -147,7 +162,7 @@ class Member:
         own = self.named()[0].items()
         model = {name: each.shape for name, each in own if name.startswith(state.MODEL)}
         found = end.identity or replace(self.identity, total_steps=end.total_steps, command=())
-        difference = check_alike(model, shapes_in(file, state.MODEL))
+        difference = check_alike(model, merging.shapes(file))
         check_same(self.where.directory, self.identity, found, difference)
         if self.claim is not None:
             check_run(self.claim)

@@ -10,6 +10,7 @@ import torch
 
 from hadar_slurm.runtime.averaging import state
 from hadar_slurm.runtime.averaging.ranges import Ranges
+from hadar_slurm.runtime.averaging.tensors import content_of
 from hadar_slurm.runtime.synchronous.links import Links
 
 
@@ -30,7 +31,7 @@ def send_bytes(links: Links, contents: bytes, source: int) -> bytes:
         sent[:] = torch.frombuffer(bytearray(contents), dtype=torch.uint8)
     if len(sent):
         links.broadcast(sent, source)
-    return sent.numpy().tobytes()
+    return bytes(content_of(sent))
 
 
 def send_state(links: Links, mine: Sent, source: int) -> Sent:

@@ -54,7 +54,7 @@ def test_without_a_choice_of_the_user_intervals_last_some_seconds(tmp_path: Path
 
 
 def test_a_changed_assignment_is_followed_at_the_next_interval(tmp_path: Path) -> None:
-    """Moves take place when a round begins; intervals within it do not wait for the next."""
+    """Moves take place at the beginning of a round; intervals do not wait for it."""
     path = tmp_path / "assignment"
     dealer = Dealer(Settings(slot_s=10.0), path)
     write_assignment(path, Assignment(1, {0: 360, 1: 360}, 360.0))
@@ -139,3 +139,27 @@ def test_a_part_that_is_none_is_refused(part: float) -> None:
     """A part of 0 would make intervals endless."""
     with pytest.raises(ValueError, match="cost_part must be above 0"):
         Settings(cost_part=part)
+
+
+def test_the_optimisers_state_is_contributed_where_that_is_cheap_or_due(tmp_path: Path) -> None:
+    """It is cheap if it takes its part of the shortest interval, and due every few intervals."""
+    dealer = Dealer(Settings(slot_s=10.0, cost_part=0.05, optimiser_every=4), None)
+
+    def is_asked(slot: int, with_state_s: float) -> bool:
+        end = replace(LONG, slot=slot)
+        return dealer.deal(end, SPEEDS, 0.1, with_state_s).with_state
+
+    assert [is_asked(slot, 0.4) for slot in (1, 2, 3)] == [True, True, True]
+    assert [is_asked(slot, 0.6) for slot in (1, 2, 3, 4)] == [False, False, True, False]
+    # Not measured yet.
+    assert not is_asked(0, 0.0)
+    path = tmp_path / "assignment"
+    write_assignment(path, Assignment(1, {0: 5, 1: 3}, 0.0))
+    fixed = replace(dealer, assignment=path)
+    assert fixed.deal(LONG, SPEEDS, 100.0, 400.0).with_state
+
+
+def test_a_number_of_intervals_that_is_none_is_refused() -> None:
+    """The state would never be written."""
+    with pytest.raises(ValueError, match="optimiser_every must be 1 or more"):
+        Settings(optimiser_every=0)

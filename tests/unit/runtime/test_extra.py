@@ -50,7 +50,7 @@ def decay(optimiser: Any) -> Any:
 
 def train_mixed(copy: Copy, step: int, parts: int) -> None:
     """Train a step in bfloat16, with a scaled loss and gradient accumulation."""
-    scale, scheduler = copy.extra
+    scale, scheduler = copy.learner.extra
     for part in range(parts):
         batch = copy.samples(step, batch_size=16, size=64, part=part, parts=parts)
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -73,7 +73,7 @@ def test_mixed_precision_goes_on_where_it_was(tmp_path: Path) -> None:
                     train_mixed(copy, step, 2)
                     if step + 1 == stop:
                         copy.requests.asked.add(signal.SIGTERM)
-        grade, schedule = copy.extra
+        grade, schedule = copy.learner.extra
         finals.append((copy.model.state_dict(), grade.state_dict(), schedule.state_dict()))
     (one, one_scale, one_plan), (two, two_scale, two_plan) = finals
     assert all(torch.equal(one[name], two[name]) for name in one)
@@ -107,7 +107,7 @@ def test_a_scaler_that_is_not_enabled_keeps_out_of_the_way(tmp_path: Path) -> No
     late = a_copy(tmp_path, extra=[scaler])
     with late:
         assert list(late.steps()) == []
-    assert late.extra[0].state_dict()["scale"] == 8.0
+    assert late.learner.extra[0].state_dict()["scale"] == 8.0
 
 
 def multi_step(optimiser: Any) -> Any:

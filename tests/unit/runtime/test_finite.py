@@ -47,7 +47,13 @@ def a_copy(directory: Path, number: int = 0, delay: float = 0.0) -> Copy:
     model = Masked()
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
     settings = Settings(
-        slot_s=0.05, cost_part=1.0, gone_after_s=0.5, poll_s=0.01, report_every_s=0.01, delay=delay
+        slot_s=0.05,
+        cost_part=1.0,
+        gone_after_s=0.5,
+        poll_s=0.01,
+        report_every_s=0.01,
+        delay=delay,
+        optimiser_every=1,
     )
     where = Surroundings(copy=number, directory=directory)
     return Copy(model, optimiser, total_steps=60, settings=settings, surroundings=where)

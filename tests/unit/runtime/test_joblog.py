@@ -122,10 +122,10 @@ def test_a_draft_that_was_cleared_away_has_come_too_late(
 ) -> None:
     """Another copy was first and has removed the draft, which is no error."""
 
-    def save_and_lose(tensors: object, path: Path, **more: object) -> None:
-        Path(path).unlink(missing_ok=True)
+    def write_and_lose(path: Path, *more: object) -> None:
+        path.unlink(missing_ok=True)
 
-    monkeypatch.setattr("hadar_slurm.runtime.averaging.tensors.save_file", save_and_lose)
+    monkeypatch.setattr("hadar_slurm.runtime.averaging.tensors._write", write_and_lose)
     path = tmp_path / "slot-00000000.safetensors"
     assert not write_tensors(path, {"a": torch.zeros(1)}, {}, is_first=True)
     with pytest.raises(FileNotFoundError):

@@ -140,7 +140,8 @@ END = SlotEnd(
 
 def peers(directory: Path, cost_s: float = 2.0, assignment: Path | None = None) -> Peers:
     """Return the peers of copy 0: copy 1, which trains, and copy 2, which waits."""
-    slots, settings, costs = Slots(directory), Settings(gather_s=0.0), Costs(made_s={4: cost_s})
+    slots, settings, costs = Slots(directory), Settings(gather_s=0.0), Costs()
+    costs.make(4, cost_s)
     (directory / "slots").mkdir()
     for copy, doing in ((1, Doing.TRAINS), (2, Doing.WAITS)):
         Presence(directory, copy, 60.0).say(doing)

@@ -74,12 +74,12 @@ def test_a_consolidation_costs_all_of_its_parts(tmp_path: Path) -> None:
     assert newest is not None
     costs = copy.member.costs
     slot = newest[0].slot
-    assert costs.made_s[slot] != newest[0].made_s > 0
+    assert costs.now.made_s[slot] != newest[0].made_s > 0
     assert said(tmp_path).aggregation_s == costs.total_s
     late = a_copy(tmp_path)
     with late:
         assert list(late.steps()) == []
-    assert late.member.costs.made_s == {slot: newest[0].made_s}
+    assert late.member.costs.without_state.made_s == {slot: newest[0].made_s}
 
 
 def test_a_signal_of_somebody_else_costs_no_step(

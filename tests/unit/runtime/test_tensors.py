@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,8 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from hadar_slurm.runtime.averaging.tensors import (  # noqa: E402 (torch has to be there)
+    BLOCK,
+    Stream,
     TensorFile,
     TensorFileError,
     write_tensors,
@@ -52,7 +57,7 @@ def test_the_first_to_write_a_file_is_the_only_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [0.0, 0.1, 0.5, 0.99])
 def test_a_file_cut_short_is_found_out(tmp_path: Path, keep: float) -> None:
-    """It is detected wherever it was cut."""
+    """It is detected when the file is opened, wherever it was cut."""
     path = tmp_path / "file.safetensors"
     write_tensors(path, some_tensors(), {"slot": 1})
     whole = path.read_bytes()
@@ -62,19 +67,84 @@ def test_a_file_cut_short_is_found_out(tmp_path: Path, keep: float) -> None:
 
 
 def test_every_changed_byte_of_a_tensor_is_found_out(tmp_path: Path) -> None:
-    """A checksum detects it; a file of another format is refused, too."""
+    """Its checksum detects it as it is read; a file of another format is refused, too."""
     path = tmp_path / "file.safetensors"
-    write_tensors(path, {"x": torch.arange(4.0)}, {})
+    write_tensors(path, {"x": torch.arange(4.0), "y": torch.arange(3, dtype=torch.uint8)}, {})
     whole = path.read_bytes()
-    for at in range(1, 17):
+    for at in range(1, 20):
         path.write_bytes(whole[:-at] + bytes([whole[-at] ^ 1]) + whole[len(whole) - at + 1 :])
-        with pytest.raises(TensorFileError, match="not those that were written"):
-            TensorFile(path)
+        file = TensorFile(path)
+        broken, other = ("y", "x") if at < 4 else ("x", "y")
+        with pytest.raises(TensorFileError, match="is not what was written"):
+            file.tensor(broken)
+        with pytest.raises(TensorFileError, match="is not what was written"):
+            list(file.blocks(broken))
+        assert int(file.tensor(other)[1]) == 1
     path.write_bytes(b"no tensors")
     with pytest.raises(TensorFileError):
         TensorFile(path)
     with pytest.raises(FileNotFoundError):
         TensorFile(tmp_path / "nowhere")
+
+
+def test_blocks_are_the_tensor_and_may_not_be_exchanged(tmp_path: Path) -> None:
+    """A tensor of several blocks is read and written without a second place in memory."""
+    path, count = tmp_path / "file.safetensors", 2 * BLOCK + 100
+    tensor = torch.arange(float(count)).reshape(4, -1)
+    parts = Stream(tensor.dtype, tensor.shape, lambda: iter(tensor.reshape(-1).split(BLOCK)))
+    write_tensors(path, {"x": parts}, {"slot": 3})
+    file = TensorFile(path)
+    assert torch.equal(file.tensor("x"), tensor)
+    assert torch.equal(torch.cat([block.clone() for block in file.blocks("x")]), tensor.flatten())
+    assert file.shapes == {"x": tensor.shape}
+    whole = path.read_bytes()
+    data, size = whole[-4 * count :], 4 * BLOCK
+    path.write_bytes(whole[: -4 * count] + data[size : 2 * size] + data[:size] + data[2 * size :])
+    with pytest.raises(TensorFileError, match="is not what was written"):
+        TensorFile(path).tensor("x")
+
+
+def test_a_stream_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    """Its error is the writer's."""
+
+    def blocks() -> Iterator[torch.Tensor]:
+        yield torch.zeros(2)
+        raise KeyError("broken")
+
+    path = tmp_path / "file.safetensors"
+    with pytest.raises(KeyError, match="broken"):
+        write_tensors(path, {"x": Stream(torch.float32, torch.Size([4]), blocks)}, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_a_safetensors_file(tmp_path: Path) -> None:
+    """Its own library reads it."""
+    from safetensors.torch import load_file
+
+    path = tmp_path / "file.safetensors"
+    write_tensors(path, some_tensors(), {"slot": 3})
+    found = load_file(path)
+    assert found.keys() == some_tensors().keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in some_tensors().items())
+
+
+def test_a_file_of_the_release_before_is_read_and_checked(tmp_path: Path) -> None:
+    """It has one checksum of all tensors."""
+    from safetensors.torch import save_file
+
+    path = tmp_path / "file.safetensors"
+    tensors = {"a": torch.arange(5.0), "b": torch.arange(3)}
+    crc = 0
+    for name, tensor in tensors.items():
+        crc = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), crc)
+        crc = zlib.crc32(tensor.numpy().tobytes(), crc)
+    save_file(tensors, path, metadata={"hadar": json.dumps({"slot": 3, "checksum": crc})})
+    file = TensorFile(path)
+    assert file.facts == {"slot": 3}
+    assert torch.equal(file.tensor("a"), tensors["a"])
+    save_file(tensors, path, metadata={"hadar": json.dumps({"slot": 3, "checksum": crc + 1})})
+    with pytest.raises(TensorFileError, match="not those that were written"):
+        TensorFile(path)
 
 
 def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.torch
 
 ROOT = Path(hadar_slurm.__file__).parents[1]
 TRAINING = ROOT / "tests" / "fakes" / "train_alone.py"
-# What trainings import beside torch and safetensors only where they use these trainers.
+# What trainings import beside torch only where they use these trainers.
 TRAINERS = {"lightning", "pytorch_lightning", "transformers"}
 LIMIT_S = 300.0
 
@@ -62,12 +62,12 @@ def run(argv: Sequence[str], *, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def test_the_wheel_needs_torch_and_safetensors_only(wheel: Path) -> None:
+def test_the_wheel_needs_torch_only(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         (name,) = (n for n in opened.namelist() if n.endswith("METADATA"))
         told = email.message_from_bytes(opened.read(name))
     needed = told.get_all("Requires-Dist") or []
-    assert sorted(text.split(">")[0] for text in needed) == ["safetensors", "torch"]
+    assert sorted(text.split(">")[0] for text in needed) == ["torch"]
     assert told["Version"] == hadar_slurm.__version__
 
 
@@ -79,7 +79,7 @@ def test_the_wheel_holds_all_that_it_imports(wheel: Path) -> None:
         sources = {n: opened.read(n).decode() for n in names if n.endswith(".py")}
     assert not [name for name in names if name.startswith("hadar_slurm/")]
     assert opened_path(wheel) == "hadar_runtime/path"
-    allowed = {*sys.stdlib_module_names, *TRAINERS, "torch", "safetensors"}
+    allowed = {*sys.stdlib_module_names, *TRAINERS, "torch"}
     missing = set()
     for source in sources.values():
         for module in imported(source):
@@ -110,7 +110,7 @@ def imported(source: str) -> set[str]:
 
 @pytest.mark.slow
 def test_it_trains_where_hadar_slurm_is_not_installed(python: Path, tmp_path: Path) -> None:
-    """In a new environment with the wheel, torch and safetensors a script trains all steps."""
+    """In a new environment with the wheel and torch a script trains all steps."""
     place = "import hadar_slurm; print(hadar_slurm.__file__)"
     found = Path(run([str(python), "-c", place], cwd=tmp_path).strip())
     assert found.parts[-4:-1] == ("hadar_runtime", "path", "hadar_slurm")
