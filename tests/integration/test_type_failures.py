@@ -90,8 +90,8 @@ def test_a_program_that_fails_everywhere_is_barred_nowhere(site: Site) -> None:
     config = str(site.hadard.directory / "hadar.yaml")
     user = site.queue()[last].user
     done = site.run([*HADAR, "speeds", "forget", user, "job:faulty.sh", "--config", config])
-    # Three of GPU types, and the four jobs that have ended.
-    assert done.stdout == "7 records deleted\n", done.stderr
+    # Three of GPU types, and those of the four ended jobs that ran for a second.
+    assert re.fullmatch(r"[3-7] records deleted\n", done.stdout), done.stderr
     site.until_rounds(2)
     # Slurm still shows jobs of other tests.
     shown = site.run([*HADAR, "speeds", "show", "--config", config])

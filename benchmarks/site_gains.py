@@ -1,0 +1,339 @@
+"""What a site gains under hadar, by what it knows, what can move, and who adopts it, on one page.
+
+    python benchmarks/site_gains.py [--history FILE --before FILE --cluster TEXT --gpus-per-node N]
+                                    [--load 90] [--jobs 50] [--work DIRECTORY] [--write-only]
+
+Runs `hadar compare` twice on a history as sacct prints it, and writes the page and its picture into
+benchmarks/results. Without --history it draws one (site_history.py). --write-only writes the page
+from runs that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from site_history import write
+
+Run = Mapping[str, Any]
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+KNOWN = {"prior": "nothing", "limit": "time limits", "learned": "history"}
+MOVABLE, ADOPTION = (0, 30, 100), (10, 30, 50, 100)
+JUDGED, PLAIN, PEERS = "hadar", "slurm", ("srsf", "las")
+FIGURES = {"mean_jct_s": "mean JCT", "ttd_s": "TTD", "p99_slowdown": "p99 slow-down"}
+BOUNDS = {"mean_jct_s": "bound_mean_jct_gang_s", "ttd_s": "bound_ttd_gang_s"}
+HOUR_S = 3600.0
+# A difference of less is chance: any change moves single jobs.
+EVEN = 0.01
+
+
+def commands(given: argparse.Namespace, history: Path, before: Path) -> list[list[str]]:
+    """Return the two comparisons, of what is known and can move, and of who adopts."""
+    common = ["compare", str(history), "--cluster", given.cluster, "--load", f"{given.load:g}"]
+    common += ["--gpus-per-node", str(given.gpus_per_node), "--history", str(before), "--json"]
+    common += ["--jobs-at-once", str(given.jobs_at_once)]
+    return [
+        [*common, "--sizes", ",".join(KNOWN), "--movable", ",".join(map(str, MOVABLE)),
+         "--policy", ",".join((JUDGED, *PEERS, PLAIN))],
+        [*common, "--sizes", "learned", "--adoption", ",".join(map(str, ADOPTION)),
+         "--policy", ",".join((JUDGED, *PEERS)), "--seed", given.seed],
+    ]  # fmt: skip
+
+
+def make(words: Sequence[str], work: Path, name: str) -> None:
+    """Run one comparison; its JSON is WORK/NAME/compare.json."""
+    command = [sys.executable, "-m", "hadar_slurm.cli.main", *words, "--output", str(work / name)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def read(work: Path, name: str) -> dict[str, Any]:
+    """Return a comparison's JSON."""
+    tree: dict[str, Any] = json.loads((work / name / "compare.json").read_text(encoding="utf-8"))
+    failed = [run for run in tree["runs"] if run["status"] != "done"]
+    if failed:
+        sys.exit(f"{len(failed)} runs failed, such as {failed[0]['policy']}: {failed[0]['error']}")
+    return tree
+
+
+def known(run: Run) -> str:
+    """Return what a run's policy knows of sizes."""
+    return str(run["policy"]).rpartition("sizes ")[2].partition(")")[0].partition(",")[0]
+
+
+def grid(runs: Iterable[Run]) -> dict[tuple[str, int], dict[str, Run]]:
+    """Return the runs by what is known, what can move, and policy."""
+    found: dict[tuple[str, int], dict[str, Run]] = {}
+    for run in runs:
+        key = known(run), int(run["movable"])
+        found.setdefault(key, {})[str(run["policy"]).partition(" (")[0]] = run
+    return found
+
+
+def best_peer(runs: Mapping[str, Run], figure: str) -> str:
+    """Return the peer with the least value."""
+    return min((*PEERS, PLAIN), key=lambda name: float(runs[name][figure]))
+
+
+def shown(value: float, figure: str) -> str:
+    """Return a figure in hours, or a slow-down."""
+    return f"{value / HOUR_S:.2f} h" if figure.endswith("_s") else f"{value:.1f}"
+
+
+def losses(found: Mapping[tuple[str, int], Mapping[str, Run]]) -> list[str]:
+    """Return where hadar is not the best, the largest difference first."""
+    rows = []
+    for (sizes, share), runs in found.items():
+        for figure, name in FIGURES.items():
+            peer = best_peer(runs, figure)
+            mine, theirs = float(runs[JUDGED][figure]), float(runs[peer][figure])
+            if mine > theirs * (1 + EVEN):
+                text = (
+                    f"* {name}, {KNOWN[sizes]} known, {share} % of the jobs movable: "
+                    f"{shown(mine, figure)}, `{peer}` {shown(theirs, figure)} "
+                    f"({100 * (mine / theirs - 1):.0f} % more)"
+                )
+                rows.append((mine / theirs, text))
+    return [text for _, text in sorted(rows, key=lambda row: -row[0])]
+
+
+def table(found: Mapping[tuple[str, int], Mapping[str, Run]], figure: str) -> list[str]:
+    """Return a figure by what is known and can move, with bound and best peer."""
+    lines = [
+        "| known of sizes | movable | hadar | best peer | hadar / peer | plain Slurm | bound |\n"
+        "|---|--:|--:|--:|--:|--:|--:|"
+    ]
+    for (sizes, share), runs in sorted(found.items(), key=lambda item: _order(item[0])):
+        peer = best_peer(runs, figure)
+        mine, theirs = float(runs[JUDGED][figure]), float(runs[peer][figure])
+        bound = runs[JUDGED].get(BOUNDS.get(figure, ""))
+        cells = (
+            KNOWN[sizes], f"{share} %", shown(mine, figure), f"{shown(theirs, figure)} `{peer}`",
+            f"{mine / theirs:.2f}", shown(float(runs[PLAIN][figure]), figure),
+            shown(float(bound), figure) if bound else "-",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _order(key: tuple[str, int]) -> tuple[int, int]:
+    return list(KNOWN).index(key[0]), key[1]
+
+
+def adopted(tree: Mapping[str, Any]) -> list[str]:
+    """Return the table over the shares of users; means over the seeds."""
+    bounds: dict[tuple[float, object], float] = {
+        (run["adoption"], run["seed"]): run[BOUNDS["mean_jct_s"]] for run in tree["runs"]
+    }
+    lines = [
+        "| users under the policy | policy | all users | adopters | others | bound |",
+        "|--:|---|--:|--:|--:|--:|",
+    ]
+    for percent in ADOPTION:
+        for policy in (JUDGED, *PEERS):
+            rows = [
+                row
+                for row in tree["adoption"]
+                if row["percent"] == percent and row["policy"] == policy
+            ]
+            if not rows:
+                continue
+            cells = [_change(rows, part) for part in ("all", "adopters", "others")]
+            bound_s = sum(bounds[row["percent"], row["seed"]] for row in rows) / len(rows)
+            words = (f"{percent} %", f"`{policy}`", *cells, f"{bound_s / HOUR_S:.2f} h")
+            lines.append(f"| {' | '.join(words)} |")
+    return lines
+
+
+def _change(rows: Sequence[Mapping[str, Any]], part: str) -> str:
+    parts = [row[part] for row in rows if row[part]["jobs"]]
+    if not parts:
+        return "-"
+    was_s, is_s = (
+        sum(float(each[key]) for each in parts) / len(parts)
+        for key in ("mean_jct_before_s", "mean_jct_s")
+    )
+    return (
+        f"{is_s / HOUR_S:.2f} h, before {was_s / HOUR_S:.2f} h ({100 * (is_s / was_s - 1):+.0f} %)"
+    )
+
+
+def front(found: Mapping[tuple[str, int], Mapping[str, Run]]) -> list[str]:
+    """Return what comes first: the losses, the result without moves, the decision times."""
+    lines = losses(found) or ["* nowhere in these runs, beyond 1 %."]
+    runs = found["learned", 0]
+    mine, plain = (float(runs[name]["mean_jct_s"]) for name in (JUDGED, PLAIN))
+    peer = best_peer(runs, "mean_jct_s")
+    theirs, bound = float(runs[peer]["mean_jct_s"]), float(runs[JUDGED][BOUNDS["mean_jct_s"]])
+    times = [float(run[JUDGED]["decision_ms_p50"]) for run in found.values()]
+    slowest = max(float(run[JUDGED]["decision_ms_p99"]) for run in found.values())
+    return [
+        "## Where hadar is not the best",
+        "",
+        *lines,
+        "",
+        "## Without any job that can move",
+        "",
+        f"With a history, mean JCT is {mine / HOUR_S:.2f} h under `hadar`, "
+        f"{theirs / HOUR_S:.2f} h under `{peer}`, the best other policy, and "
+        f"{plain / HOUR_S:.2f} h under plain Slurm; no schedule can beat {bound / HOUR_S:.2f} h.",
+        "",
+        "## Decision times",
+        "",
+        f"Half of hadar's decisions take at most {min(times):.1f} to {max(times):.1f} ms, by run; "
+        f"99 of 100 at most {slowest:.0f} ms in the slowest run. They were measured on the machine "
+        "below, with much other work on it.",
+    ]
+
+
+def page(
+    found: Mapping[tuple[str, int], Mapping[str, Run]],
+    shares: Mapping[str, Any],
+    words: Sequence[Sequence[str]],
+    about: str,
+) -> str:
+    """Return the page."""
+    run = next(iter(found.values()))[JUDGED]
+    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+    texts = [
+        "# What a site gains",
+        "",
+        "Written by `python benchmarks/site_gains.py`. " + about,
+        f"{run['jobs']} jobs on {run['cluster']}, at {run['load']:g} % load. One workload: its "
+        "figures are single runs, and differences of a few per cent are chance. JCT is the time "
+        "from submission to end, TTD that from the first submission to the last end.",
+        "",
+        *front(found),
+        "",
+        "## By what is known, and what can move",
+        "",
+        "*Nothing*: sizes as if no job had ended before; *time limits*: all of the limit; "
+        "*history*: learned from the jobs before, and as jobs end. In all three no size goes "
+        "beyond the time limit. The best peer is the best of "
+        + ", ".join(f"`{p}`" for p in (*PEERS, PLAIN))
+        + ".",
+        "",
+        "![mean completion times by what is known, what can move, and adoption](site_gains.png)",
+    ]
+    for figure, name in FIGURES.items():
+        texts += ["", f"### {name[0].upper()}{name[1:]}", "", *table(found, figure)]
+    texts += [
+        "",
+        "## By adoption",
+        "",
+        "Mean JCT where a share of the users is under the policy, with a history and all of their "
+        "jobs movable; all others are plain Slurm's, on the GPU types that they held. Beside it "
+        "the time of the same jobs with no user under a policy.",
+        "",
+        *adopted(shares),
+        "",
+        "## Made",
+        "",
+        f"{run['made']} on {run['machine']}; {versions}.",
+        "",
+        "```",
+        *(f"hadar {shlex.join(each)}" for each in words),
+        "```",
+    ]
+    return "\n".join(texts) + "\n"
+
+
+def draw(
+    found: Mapping[tuple[str, int], Mapping[str, Run]], tree: Mapping[str, Any], path: Path
+) -> None:
+    """Draw the picture: one panel for each share that can move, one for adoption."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(MOVABLE) + 1, figsize=(12, 3.6), sharey=True)
+    colours = {JUDGED: "#1b6ca8", "peer": "#d98324", PLAIN: "#8c8c8c"}
+    for axis, share in zip(axes, MOVABLE, strict=False):
+        for place, sizes in enumerate(KNOWN):
+            runs = found[sizes, share]
+            peer = min(PEERS, key=lambda name, runs=runs: float(runs[name]["mean_jct_s"]))
+            bound = float(runs[JUDGED][BOUNDS["mean_jct_s"]]) / HOUR_S
+            for step, (name, label) in enumerate(
+                ((JUDGED, JUDGED), (peer, "peer"), (PLAIN, PLAIN))
+            ):
+                height = float(runs[name]["mean_jct_s"]) / HOUR_S
+                axis.bar(place + 0.27 * (step - 1), height, 0.25, color=colours[label])
+                if label == "peer":
+                    axis.text(place, height, name, ha="center", va="bottom", fontsize=7)
+            axis.hlines(bound, place - 0.42, place + 0.42, colors="black", linestyles="dotted")
+        axis.set_xticks(range(len(KNOWN)), list(KNOWN.values()), fontsize=8)
+        axis.set_title(f"{share} % of the jobs can move", fontsize=9)
+    axes[0].set_ylabel("mean completion time, h")
+    last = axes[-1]
+    rows = [row for row in tree["adoption"] if row["policy"] == JUDGED]
+    for part, colour in (
+        ("all", "black"),
+        ("adopters", colours[JUDGED]),
+        ("others", colours[PLAIN]),
+    ):
+        points = []
+        for percent in ADOPTION:
+            times = [r[part]["mean_jct_s"] for r in rows if r["percent"] == percent]
+            known_times = [float(time) for time in times if time is not None]
+            if known_times:
+                points.append((percent, sum(known_times) / len(known_times) / HOUR_S))
+        last.plot(*zip(*points, strict=True), marker="o", markersize=3, color=colour, label=part)
+    before = [float(row["all"]["mean_jct_before_s"]) for row in rows]
+    last.axhline(sum(before) / len(before) / HOUR_S, color=colours[PLAIN], linewidth=0.8)
+    last.set_xticks(ADOPTION, [f"{share} %" for share in ADOPTION], fontsize=8)
+    last.set_title("users under hadar; line: none", fontsize=9)
+    last.legend(fontsize=7)
+    handles = [
+        pyplot.Rectangle((0, 0), 1, 1, color=colours[key]) for key in (JUDGED, "peer", PLAIN)
+    ]
+    names = ["hadar", "best of srsf and las", "plain Slurm"]
+    figure.legend(handles, names, loc="lower center", ncol=3, fontsize=8, frameon=False)
+    figure.text(0.99, 0.02, "dotted: bound for any schedule", ha="right", fontsize=8)
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def main() -> None:
+    """Run what is missing, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--history", type=Path)
+    parser.add_argument("--before", type=Path)
+    parser.add_argument("--cluster", default="4xV100,4xP100,4xK80")
+    parser.add_argument("--gpus-per-node", type=int, default=4)
+    parser.add_argument("--load", type=float, default=90.0)
+    parser.add_argument("--jobs", type=int, default=50)
+    parser.add_argument("--seed", default="0", help="seeds that draw the adopters")
+    parser.add_argument("--jobs-at-once", type=int, default=1)
+    parser.add_argument("--work", type=Path, default=ROOT / "results-output" / "site-gains")
+    parser.add_argument("--write-only", action="store_true")
+    given = parser.parse_args()
+    if bool(given.history) != bool(given.before):
+        parser.error("give --history and --before, or neither")
+    about = "The history is the site's own."
+    history, before = given.history, given.before
+    if history is None:
+        about = "The history is drawn (benchmarks/site_history.py), not a real site's."
+        before, history = write(given.work, jobs=given.jobs, before=300, seed=0)
+    words = commands(given, history, before)
+    names = ("grid", "adoption")
+    for each, name in zip(words, names, strict=True) if not given.write_only else ():
+        make(each, given.work, name)
+    runs, shares = (read(given.work, name) for name in names)
+    found = grid(runs["runs"])
+    draw(found, shares, RESULTS / "site_gains.png")
+    shown_words = [[*each, "--output", name] for each, name in zip(words, names, strict=True)]
+    text = page(found, shares, shown_words, about).replace(f"{given.work}/", "")
+    (RESULTS / "site_gains.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
