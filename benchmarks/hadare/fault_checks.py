@@ -246,12 +246,19 @@ class Checks:
             )
 
     def _wrong_batches(self) -> Iterator[str]:
-        """Yield whether batch statistics have counted other than all synchronous steps, once."""
+        """Yield whether batch statistics have counted other than the steps that were trained.
+
+        The count after an averaged slot is that of the copy with most steps.
+        """
         newest = Slots(self.job.directory).newest()
-        if newest is None or any(
-            len(after.done - before.done) and not before.together for before, after in self._pairs()
-        ):
+        if newest is None or newest[0].slot != max(self.ends, default=-1):
             return
+        counts = [
+            len(after.done - before.done)
+            if before.together
+            else max(map(len, self._used(before, after)), default=0)
+            for before, after in self._pairs()
+        ]
         counted = int(newest[1].tensor(_BATCHES))
-        if counted != len(newest[0].done):
-            yield f"batch statistics are of {counted} batches, not {len(newest[0].done)}"
+        if counted != sum(counts):
+            yield f"batch statistics are of {counted} batches, not {sum(counts)}"

@@ -49,6 +49,7 @@ def ended(script: ModuleType, tmp_path: Path, *victims: int) -> object:
     slots.end(first, *state.tensors_of(model, optimiser))
     with torch.no_grad():
         model.seen[: 6 * 16], model.seen[6 * 16 :] = 0.6, 0.4
+        model.net[1].num_batches_tracked += 6
     last = SlotEnd(slot=1, total_steps=10, done=everything)
     slots.end(last, *state.tensors_of(model, optimiser))
     run.look()
