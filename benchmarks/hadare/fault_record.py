@@ -1,4 +1,4 @@
-"""Checks a run of a training in copies by its faults, ends of slots, and notes."""
+"""A run of a training in copies with its faults, and the ends of slots that are seen meanwhile."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ import json
 import random
 import time
 from abc import ABC, abstractmethod
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
 import fault_copy
+import torch
+from fault_checks import Checks, newest_made
 
-from hadar_slurm.runtime.averaging import state
-from hadar_slurm.runtime.averaging.ranges import Ranges
-from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots
+from hadar_slurm.runtime.averaging.slots import SlotEnd
 from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError
 
 STEP_S = 0.02  # of the fastest copy
-_MISSED = "nobody made them one"
 
 
 @dataclass
@@ -45,6 +43,10 @@ class Fault:
     ends: tuple[int, int] = (0, 0)
     # Whether it hit something and may cost no copy any work.
     is_free: bool = False
+    # The slot end since which all synchronous steps may be lost: no copy was left that had them.
+    lost: str = ""
+    # Whether the copies may have different parameters until the next end.
+    is_apart: bool = False
 
     @property
     def has_hit(self) -> bool:
@@ -128,6 +130,7 @@ class Run(ABC):
     begun_s: float = field(default_factory=time.monotonic)
     agenda: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     ends: dict[int, SlotEnd] = field(default_factory=dict)
+    is_frozen: set[int] = field(default_factory=set)  # copies that stand still
     broken: list[str] = field(default_factory=list)
     look_every_s: float = 0.01
     limit_s: float = 240.0  # for a run, on a machine that does much else
@@ -143,6 +146,10 @@ class Run(ABC):
     @abstractmethod
     def watch(self) -> None:
         """Find the copies that have died."""
+
+    @abstractmethod
+    def alive(self) -> set[int]:
+        """Return the copies whose processes run."""
 
     @abstractmethod
     def is_over(self) -> bool:
@@ -180,25 +187,58 @@ class Run(ABC):
             fault.ends = (self.newest, self.newest)
             self.hit(fault)
             self.goes_on(fault)
+            self.note_loss(fault)
 
     def goes_on(self, fault: Fault) -> None:
         """Record that a fault lasted until now; there may be an end that was not read yet."""
         fault.ends = (fault.ends[0], self.newest + 1)
 
-    def hit_ending(self, fault: Fault) -> None:
-        """Have the next copy that averages killed meanwhile."""
-        fault.came = _MISSED
-        (self.job.notes / "die").write_text(str(fault.delay_s))
+    def note_loss(self, fault: Fault) -> None:
+        """Record whether no copy is left that has the synchronous steps since the newest end."""
+        end = self.ends.get(self.newest)
+        if not fault.victims or end is None or not end.together:
+            return
+        states = {copy: newest_made(self.job.notes, copy) for copy in self.alive() - self.is_frozen}
+        if not any(
+            made and made.end == end.id and made.pid == self.pid(copy)
+            for copy, made in states.items()
+        ):
+            fault.lost = end.id
 
-    def died_ending(self, copy: int) -> Fault:
+    def pid(self, copy: int) -> int:
+        """Return the process that was started last for a copy, 0 where none was."""
+        try:
+            return int((self.job.notes / f"pid-{copy}").read_text().split()[0])
+        except (FileNotFoundError, IndexError):
+            return 0
+
+    def hit_within(self, fault: Fault, what: str) -> None:
+        """Have the next copy killed that does `what`: `ending` or `exchange`."""
+        fault.came = "no copy did so"
+        number = self.case.faults.index(fault)
+        after_s = fault.delay_s if what == "ending" else fault.delay_s / 10
+        draft = self.job.notes / "death"
+        draft.write_text(json.dumps([number, after_s]))
+        draft.replace(self.job.notes / f"die-{what}")
+
+    def hit_step(self, fault: Fault, copy: int, spoil: fault_copy.Spoil) -> None:
+        """Have a copy spoil its next step."""
+        fault.victims, fault.is_apart = (copy,), spoil is fault_copy.Spoil.FLIP
+        draft = self.job.notes / f"spoiling-{copy}"
+        draft.write_text(f"{spoil} {fault.delay_s}")
+        draft.replace(self.job.notes / f"spoil-{copy}")
+
+    def died_within(self, copy: int) -> Fault:
         """Return the fault that killed a copy, with when it did."""
-        marker = self.job.notes / f"ending-{copy}"
-        where = "in the middle" if marker.exists() else "right after"
+        died, marker = self.job.notes / f"died-{copy}", self.job.notes / f"ending-{copy}"
+        where = "in the end of a slot" if marker.exists() else "outside of the end of a slot"
         marker.unlink(missing_ok=True)
-        fault = next(each for each in self.case.faults if each.came == _MISSED)
+        fault = self.case.faults[json.loads(died.read_text())[0]]
+        died.unlink()
         fault.victims, fault.came = (copy,), f"copy {copy}, {where}"
         # It may have written one, and another copy the next, before its death was seen.
         fault.ends = (self.newest - 2, self.newest + 1)
+        self.note_loss(fault)
         return fault
 
     def hit_full(self, fault: Fault, disk: Path, victims: Sequence[int]) -> None:
@@ -227,19 +267,17 @@ class Run(ABC):
             if slot in self.ends:
                 continue
             try:
-                facts = TensorFile(path).facts
-            except FileNotFoundError:
-                continue
-            except (TensorFileError, OSError) as error:
+                file = TensorFile(path)
+                end = SlotEnd.of(file.facts)
+                wrong = [name for name in file.names if not torch.isfinite(file.tensor(name)).all()]
+            except (TensorFileError, OSError, RuntimeError, LookupError, TypeError) as error:
+                if not path.exists():
+                    continue  # removed meanwhile
                 self.broken.append(f"{path.name} does not load: {error}")
                 continue
-            self.ends[slot] = SlotEnd(
-                slot=slot,
-                total_steps=int(facts["total_steps"]),
-                done=Ranges.of(facts["done"]),
-                dealt={int(copy): Ranges.of(pairs) for copy, pairs in facts["dealt"]},
-                id=str(facts["id"]),
-            )
+            if wrong:
+                self.broken.append(f"{path.name} has values that are not finite: {wrong[0]}")
+            self.ends[slot] = end
 
     @property
     def newest(self) -> int:
@@ -251,61 +289,13 @@ class Run(ABC):
         """Whether the job is, by the newest end of a slot that was seen."""
         return bool(self.ends) and self.ends[self.newest].is_complete
 
-    # What must hold.
-
     def outcome(self) -> Outcome:
         """Return what the run came to."""
-        took_s, notes = round(time.monotonic() - self.begun_s, 1), self.job.notes.glob("steps-*")
-        steps = [int(line) for path in notes for line in path.read_text().splitlines()]
-        done = Outcome(self.case, took_s, self.newest, len(steps), len(steps) - len(set(steps)))
-        done.allowed = sum(
-            self._dealt(copy, fault.ends) for fault in self.case.faults for copy in fault.victims
-        )
-        done.broken = [*self.broken, *self._wrong_steps(set(steps)), *self._wrong_checkpoints()]
+        took_s = round(time.monotonic() - self.begun_s, 1)
+        checks = Checks(self.case, self.job, self.ends)
+        done = Outcome(self.case, took_s, self.newest, checks.trained(), checks.repeated())
+        done.allowed = checks.allowed()
+        done.broken = [*self.broken, *checks.broken()]
         if done.repeated > done.allowed:
             done.broken.append(f"{done.repeated} steps repeated, {done.allowed} may be")
         return done
-
-    def _dealt(self, copy: int, ends: tuple[int, int]) -> int:
-        """Return the most steps that a copy was dealt for a slot by these ends."""
-        there = [self.ends[slot] for slot in range(ends[0], ends[1] + 1) if slot in self.ends]
-        return max((len(end.dealt.get(copy, ())) for end in there), default=0)
-
-    def _wrong_steps(self, trained: set[int]) -> Iterator[str]:
-        """Yield where steps are not consolidated exactly once."""
-        everything = Ranges.of([(0, self.case.total_steps)])
-        newest = self.ends[max(self.ends)].done if self.ends else Ranges()
-        if newest != everything:
-            yield f"{len(newest)} of {len(everything)} steps are consolidated"
-        if missing := len(set(newest) - trained):
-            yield f"{missing} steps are said to be done and were trained by nobody"
-        parts: defaultdict[tuple[int, str], dict[str, Ranges]] = defaultdict(dict)
-        for path in sorted(self.job.notes.glob("parts-*")):
-            for slot, base, pairs in map(json.loads, path.read_text().splitlines()):
-                parts[slot, base][path.name] = Ranges.of(pairs)
-        for slot in sorted(self.ends)[1:]:
-            after, before = self.ends[slot], self.ends.get(slot - 1)
-            if before is None:
-                yield f"the end of slot {slot - 1} was not seen"
-                continue
-            new = after.done - before.done
-            if len(before.done - after.done):
-                yield f"slot {slot} has lost steps"
-            given = parts[slot, before.id].values()
-            if sum(len(part) for part in given if not len(part - new)) != len(new):
-                yield f"slot {slot} has {len(new)} new steps, not those that were contributed"
-
-    def _wrong_checkpoints(self) -> Iterator[str]:
-        """Yield which checkpoints that are left do not load into a new model."""
-        for path in sorted(self.job.directory.glob("slots/slot-*")):
-            if path.suffix == ".broken":
-                yield f"{path.name} was put aside"
-            elif path.name.count(".") == 1:
-                try:
-                    file = TensorFile(path)
-                    tensors = {name: file.tensor(name) for name in file.names}
-                    state.load(*fault_copy.make(), tensors, file.facts["facts"])
-                except (TensorFileError, OSError, RuntimeError, KeyError) as error:
-                    yield f"{path.name} does not load: {error}"
-        if Slots(self.job.directory).newest() is None:
-            yield "there is no checkpoint"

@@ -1,12 +1,17 @@
 """Seeded faults on trainings in copies, each a real process, and what must hold nevertheless.
 
     python benchmarks/hadare/faults.py --runs 100 --seed 0
+    python benchmarks/hadare/faults.py --mode synchronous
     python benchmarks/hadare/faults.py --seed 0 --run 17    # that run alone, once more
 
 Copies that were killed are started again, as Slurm's requeue would. After each run: the job is
-done, every step is consolidated exactly once, no more than one slot of one copy's work was repeated
-for each time that a copy was killed or kept from its files, and every checkpoint loads. Exit
-status: 0 when all of that held, 1 when something did not.
+done; every step is consolidated exactly once; each sample has entered the parameters with the
+weight that it should have, which a parameter records; in synchronous mode the samples of all copies
+were exactly the batch, in each step that was applied; copies with the same state have the same
+bits, and so have all at the end; every end of a slot ever seen loads and is finite; and no more
+work was repeated than the faults may cost: a slot of a copy's for each time that it was killed or
+kept from its files, in synchronous mode a few steps, or those since the last end of a slot where
+all copies were lost. Exit status: 0 when all of that held, 1 when something did not.
 """
 
 from __future__ import annotations
@@ -28,36 +33,36 @@ from pathlib import Path
 from typing import Any
 
 import fault_copy
-import page
 import torch
-from fault_figures import as_record, hits, summary
-from fault_job import SCALE, Kind, Running
+from fault_figures import as_record, summary
+from fault_job import SCALE, Kind, Running, kinds_of
 from fault_record import Case, Outcome, draw
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from hadar_slurm.runtime.averaging.modes import Mode
 from hadar_slurm.runtime.ending import Settings
 
 _OWN_MOUNTS = "HADAR_FAULTS_APART"
-_DISK_BYTES = 2 * 1024 * 1024
+_DISK_BYTES = 8 * 1024 * 1024
 
 
 def forks() -> Any:
     """Return a context that starts processes with all that PyTorch imports at the first step."""
     torch.set_num_threads(1)
     model, optimiser = fault_copy.make()
-    model(torch.ones(2, 8)).sum().backward()
+    model.loss(torch.ones(2, 8), torch.zeros(2).long(), range(2)).backward()
     optimiser.step()
     return multiprocessing.get_context("fork")
 
 
-def run(case: Case, context: Any, keep: Path | None, settings: Settings) -> Outcome:
+def run(case: Case, context: Any, keep: Path | None, settings: Settings, mode: str) -> Outcome:
     """Return what a run came to; files of a run that broke something go to `keep`."""
     with tempfile.TemporaryDirectory(prefix="hadar-faults-") as name:
         notes, directory = Path(name) / "notes", Path(name) / "job"
         for path in (notes, directory):
             path.mkdir()
-        job = fault_copy.Job(directory, notes, case.total_steps, case.step_s, settings)
+        job = fault_copy.Job(directory, notes, case.total_steps, case.step_s, settings, mode)
         running = Running(case, job, context=context)
         has_disk = any(fault.kind is Kind.FULL for fault in case.faults)
         if has_disk:
@@ -103,25 +108,13 @@ def progress(total: int) -> Iterator[Callable[[], None]]:
         yield lambda: shown.update(bar, advance=1, refresh=True)
 
 
-def as_tree(outcomes: Sequence[Outcome], seed: int, command: str) -> dict[str, Any]:
-    """Return all runs for programs."""
-    records = [as_record(each) for each in outcomes]
-    return {
-        "date": page.DATE,
-        "machine": page.MACHINE,
-        "command": command,
-        "seed": seed,
-        "runs": len(records),
-        "faults": hits(records),
-        "summary": summary(records),
-        "outcomes": records,
-    }
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=100, metavar="N")
+    parser.add_argument(
+        "--mode", type=Mode, default=Mode.AVERAGED, help="averaged, synchronous, auto"
+    )
     parser.add_argument("--run", type=int, metavar="N", help="this run alone")
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="runs at a time")
     parser.add_argument("--seed", type=int, default=0, help="the same faults for the same seed")
@@ -132,7 +125,7 @@ def main(words: Sequence[str] | None = None) -> int:
         metavar="KIND",
         help=f"this kind of fault alone, or several: {'; '.join(Kind)}",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report for programs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append a line for each run")
     parser.add_argument(
         "--gone-after",
         type=float,
@@ -143,7 +136,7 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="files of runs that broke a rule")
     options = parser.parse_args(words)
-    kinds = options.only or list(Kind)
+    kinds = options.only or kinds_of(options.mode)
     if Kind.FULL in kinds and (why := start_again_apart()):
         print(f"left out: {Kind.FULL}: {why}")
         kinds.remove(Kind.FULL)
@@ -151,7 +144,7 @@ def main(words: Sequence[str] | None = None) -> int:
     numbers = range(options.runs) if options.run is None else [options.run]
     cases = [draw(options.seed, number, kinds, SCALE) for number in numbers]
     settings = replace(fault_copy.SETTINGS, gone_after_s=options.gone_after)
-    one = partial(run, context=context, keep=options.keep, settings=settings)
+    one = partial(run, context=context, keep=options.keep, settings=settings, mode=options.mode)
     outcomes = []
     with (
         progress(len(cases)) as advance,
@@ -161,12 +154,11 @@ def main(words: Sequence[str] | None = None) -> int:
             outcomes.append(outcome)
             print(outcome.line(), flush=True)
             advance()
+    found = [{"mode": options.mode, "seed": options.seed, **as_record(each)} for each in outcomes]
     if options.json:
-        command = f"nice -n 15 python benchmarks/hadare/faults.py --runs {len(cases)}"
-        command += f" --seed {options.seed} --at-once {options.at_once}"
-        tree = as_tree(outcomes, options.seed, command)
-        options.json.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
-    print(summary([as_record(each) for each in outcomes]))
+        with options.json.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(each) + "\n" for each in found)
+    print(summary(found))
     return 1 if any(each.broken for each in outcomes) else 0
 
 

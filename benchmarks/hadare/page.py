@@ -13,7 +13,10 @@ from curves import curves
 from fault_figures import hits, summary
 from figures import AT_EQUAL_STEPS, AT_EQUAL_TIME, OTHERS, Record, cells, differences
 
+from hadar_slurm.runtime.averaging.modes import Mode
+
 DATE, MACHINE = "2026-11-21", "two cores, no GPU, Debian 12"
+FAULTS_DATE = "2026-11-26"
 SLURM_DATE, SLURM_MACHINE = "2026-11-22", "two cores, no GPU, Slurm 22.05.8, Debian 12"
 CURVES = "learning-curves.svg"
 
@@ -21,15 +24,19 @@ CURVES = "learning-curves.svg"
 def write(found: Mapping[str, Any], records: Sequence[Record], path: Path) -> None:
     """Write the page and its curves."""
     curves(cells(records), path.parent / CURVES)
-    path.write_text(text(found, path.parent / "faults.json"), encoding="utf-8")
+    path.write_text(text(found, path.parent / "faults.jsonl"), encoding="utf-8")
 
 
 def text(found: Mapping[str, Any], faults: Path) -> str:
     """Return the page; `faults` and the runs on Slurm beside it are shown if they are there."""
-    tree = json.loads(faults.read_text(encoding="utf-8")) if faults.exists() else None
     slurm = faults.with_name("slurm_faults.jsonl")
-    lines = slurm.read_text(encoding="utf-8").splitlines() if slurm.exists() else []
-    return "\n".join([*_lines(found), *_faults(tree), *_slurm_faults(list(map(json.loads, lines)))])
+    records, on_slurm = (
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if path.exists()
+        else []
+        for path in (faults, slurm)
+    )
+    return "\n".join([*_lines(found), *_faults(records), *_slurm_faults(on_slurm)])
 
 
 def _lines(found: Mapping[str, Any]) -> list[str]:
@@ -158,58 +165,97 @@ def _best_rule(found: Mapping[str, Any]) -> str:
     return f"Beside `average`, by seed: {'; '.join(told)}. {best}"
 
 
-def _faults(tree: Mapping[str, Any] | None) -> list[str]:
-    if tree is None:
+def _faults(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the section on copies that are processes."""
+    if not records:
         return []
+    modes = [mode for mode in Mode if any(each["mode"] == mode for each in records)]
+    by_mode = {mode: [each for each in records if each["mode"] == mode] for mode in modes}
+    kinds = {mode: hits(each) for mode, each in by_mode.items()}
+    names = sorted({kind for each in kinds.values() for kind in each})
+    rows = [["", *modes]]
+    rows += [[name, *(str(kinds[mode].get(name, "")) for mode in modes)] for name in names]
+    found = [f"* `{mode}`: {summary(each)}" for mode, each in by_mode.items()]
     return [
         "## Faults\n",
         "```",
-        tree["command"],
+        *(_COMMAND.format(mode=mode, runs=len(each)) for mode, each in by_mode.items()),
         "```\n",
         _wrapped(
-            f"{tree['runs']} jobs of two to four copies, each a process, {tree['date']}, "
-            f"{tree['machine']}, with other work beside: [faults.json](faults.json). Faults that "
-            f"hit: {_by_kind(tree['faults'])}. What was killed was started again up to 4 s later. "
-            "After each run the job was to be done, every step to be consolidated exactly once, "
-            "every checkpoint that was ever seen to load, and for each time that a copy was killed "
-            "or kept from its files no more than one slot of its work to be trained again."
+            f"Jobs of two to four copies of unequal speeds, each a process, {FAULTS_DATE}, "
+            f"{MACHINE}, with much other work beside (a load of 10 to 30): "
+            "[faults.jsonl](faults.jsonl). What was killed was started again up to 4 s later; a "
+            "copy stood still for up to twice the time after which it counts as gone; connections "
+            "were cut, values spoilt and copies killed also in the middle of a step."
         ),
         "",
-        _wrapped(tree["summary"]),
+        *map(_wrapped, found),
+        "",
+        "After each run these had to hold:\n",
+        *map(_wrapped, _INVARIANTS),
+        "",
+        "Faults that hit:\n",
+        *_table(rows),
         "",
     ]
 
 
 def _slurm_faults(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    if not records:
+    """Return the section on copies that are tasks of Slurm: averaging, and synchronous ones."""
+    averaged = [each for each in records if each.get("mode", Mode.AVERAGED) == Mode.AVERAGED]
+    others = [each for each in records if each not in averaged]
+    if not averaged:
         return []
-    restarts = sum(each["restarts"] for each in records)
-    several = sum(sum(fault["hit"] for fault in each["faults"]) > 1 for each in records)
-    left = len(set(range(100)) - {each["run"] for each in records})
+    left = len(set(range(100)) - {each["run"] for each in averaged})
     return [
         "### On a real Slurm\n",
         "```",
-        "nice -n 10 python benchmarks/hadare/slurm_faults.py --seeds 0-99 "
+        "python benchmarks/hadare/slurm_faults.py --seeds 0-99 "
+        "--json benchmarks/hadare/slurm_faults.jsonl",
+        "python benchmarks/hadare/slurm_faults.py --mode synchronous --gone-after 8 --seeds 0-99 "
         "--json benchmarks/hadare/slurm_faults.jsonl",
         "```\n",
         _wrapped(
-            f"{len(records)} forked jobs of two or three copies in slots of 3 s, submitted by "
+            f"{len(averaged)} forked jobs of two or three copies in slots of 3 s, submitted by "
             f"`hadar-sbatch` to a local cluster of four nodes under a hadard, {SLURM_DATE}, "
             f"{SLURM_MACHINE}, three such programs at a time and much other work beside: "
-            "[slurm_faults.jsonl](slurm_faults.jsonl). "
-            f"Faults that hit: {_by_kind(hits(records))}; {several} jobs had several. "
+            f"[slurm_faults.jsonl](slurm_faults.jsonl). {_by_slurm(averaged)} "
             "hadard and nodes came back up to 6 s later, and so long was the disk, an ext4 with "
-            "the jobs' directories and the spool, full or frozen by `fsfreeze`. Slurm started "
-            f"copies again {restarts} times, moves included. Copies that a signal killed alone "
-            "were requeued by their batch script; killed together with it, their tasks count as "
-            "failed. After each run all other tasks were to be completed, and the rest to hold as "
-            "above, with what a fault may cost counted by the slots that it hit. hadard's own "
-            "death may cost nothing."
+            "the jobs' directories and the spool, full or frozen by `fsfreeze`. Copies that a "
+            "signal killed alone were requeued by their batch script; killed together with it, "
+            "their tasks count as failed. After each run all other tasks were to be completed, "
+            "every step to be consolidated exactly once, every end of a slot to load, and no more "
+            "work to be repeated than the slots that a fault hit. hadard's own death may cost "
+            "nothing."
         ),
         "",
-        _wrapped(summary(records) + _LEFT.format(left=left) * (left > 0)),
+        _wrapped(summary(averaged) + _LEFT.format(left=left) * (left > 0)),
+        "",
+        *_synchronous_on_slurm(others),
+    ]
+
+
+def _synchronous_on_slurm(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not records:
+        return []
+    return [
+        _wrapped(
+            f"The same in synchronous mode, {FAULTS_DATE}, seeds 0 to "
+            f"{max(each['run'] for each in records)}, with more kinds of faults, and all that "
+            f"holds without Slurm checked: {_by_slurm(records)} {summary(records)}"
+        ),
         "",
     ]
+
+
+def _by_slurm(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return what has hit, and how often Slurm started copies."""
+    restarts = sum(each["restarts"] for each in records)
+    several = sum(sum(fault["hit"] for fault in each["faults"]) > 1 for each in records)
+    return (
+        f"Faults that hit: {_by_kind(hits(records))}; {several} jobs had several. Slurm started "
+        f"copies again {restarts} times, moves included."
+    )
 
 
 def _by_kind(counts: Mapping[str, int]) -> str:
@@ -258,6 +304,25 @@ Learning rates were picked for one node at 1,024 steps, with warm-up and a cosin
 own best may be others. Whether a training of hours on many GPUs behaves the same is not measured
 here.
 """
+
+_COMMAND = (
+    "python benchmarks/hadare/faults.py --mode {mode} --runs {runs} --seed 0 --at-once 5 "
+    "--gone-after 5 --json benchmarks/hadare/faults.jsonl"
+)
+
+_INVARIANTS = (
+    "* the job is done, and each step is in the ends of slots exactly once;",
+    "* each sample has entered the parameters with the weight that it should have, once: a "
+    "parameter records that, whose gradient by a sample is constant;",
+    "* in each synchronous step that was applied, the samples of all copies were exactly the "
+    "batch;",
+    "* copies with the same steps of the same group have the same bits, parameters and optimiser; "
+    "so have all copies at the end (until the next end of a slot not where a bit was flipped);",
+    "* every end of a slot that was ever seen loads, and all its values are finite;",
+    "* work is repeated no more than a slot of a copy for each time that it was killed or kept "
+    "from its files, in synchronous mode no more than four steps for each fault, and those since "
+    "the last end of a slot where no copy was left that had them.",
+)
 
 _LEFT = (
     " {left} of the 100 seeds are still to be run: the machine had no time for them. Two of these "

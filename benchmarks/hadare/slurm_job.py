@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import fault_copy
+from fault_copy import Spoil
 from fault_record import STEP_S, Fault, Outcome, Run, Scale
 
 from hadar_slurm.devcluster.cluster import LocalCluster
@@ -26,6 +27,7 @@ from hadar_slurm.devcluster.processes import wait_until
 from hadar_slurm.errors import ClusterError, SlurmError
 from hadar_slurm.handoff import user_reports
 from hadar_slurm.lab.demo.runs import Daemon, job_environment
+from hadar_slurm.runtime.averaging.modes import Mode
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.state import read_queue
 
@@ -72,6 +74,23 @@ class Kind(StrEnum):
     KILL_ENDING = "copy killed while it makes all one"
     STALL = "disk stands still"
     FULL = "disk full"
+    KILL_EXCHANGE = "copy killed while gradients are exchanged"
+    GRADIENTS = "gradients not finite"
+    PARAMETERS = "parameters not finite"
+    CUT = "connections cut"
+
+
+_SPOILS = {
+    Kind.GRADIENTS: Spoil.GRADIENTS,
+    Kind.PARAMETERS: Spoil.PARAMETERS,
+    Kind.CUT: Spoil.CUT,
+}
+
+
+def kinds_of(mode: str) -> list[Kind]:
+    """Return the kinds of faults in a mode."""
+    kinds = list(Kind)
+    return kinds if mode != Mode.AVERAGED else kinds[: kinds.index(Kind.KILL_EXCHANGE)]
 
 
 class World(AbstractContextManager["World"]):
@@ -215,6 +234,7 @@ class SlurmRun(Run):
     tasks: dict[int, QueueRow] = field(default_factory=dict)
     failed: set[int] = field(default_factory=set)  # because this program killed them
     _looked_s: float = 0.0
+    _dying: set[int] = field(default_factory=set)
     _is_ended: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -234,7 +254,8 @@ class SlurmRun(Run):
         options = [f"--hadar-steps={steps}", "--requeue", "--open-mode=append"]
         options += [f"--output={notes}/out-%a", str(self.here.script), sys.executable]
         program = [fault_copy.__file__, f"--notes={notes}", f"--steps={steps}"]
-        program.append(f"--step-seconds={paces}")
+        program += [f"--step-seconds={paces}", f"--mode={self.job.mode}"]
+        program.append(f"--gone-after={self.job.settings.gone_after_s:g}")
         self.parent = self.here.submit([*hadar, *options, *program], self.job.directory)
         # Slots' files are deleted later, and commands to Slurm take time.
         threading.Thread(target=self._keep_looking, daemon=True).start()
@@ -255,9 +276,18 @@ class SlurmRun(Run):
     def watch(self) -> None:
         """Find the copies that were killed while they averaged."""
         for died in self.job.notes.glob("died-*"):
-            died.unlink()
-            # It has ended by then.
-            self.soon(0.5, partial(self.died_ending, int(died.name[5:])))
+            copy = int(died.name[5:])
+            if copy not in self._dying:
+                self._dying.add(copy)
+                self.soon(0.5, partial(self._has_died, copy))  # it has ended by then
+
+    def _has_died(self, copy: int) -> None:
+        self._dying.discard(copy)
+        self.died_within(copy)
+
+    def alive(self) -> set[int]:
+        """Return the copies whose processes run."""
+        return {copy for copy in range(len(self.case.speeds)) if _is_copy(self.pid(copy))}
 
     def is_over(self) -> bool:
         """Return whether no task waits or runs."""
@@ -290,7 +320,9 @@ class SlurmRun(Run):
                 fault.came = f"back after {fault.lasts_s} s" if fault.is_free else "was dead"
                 self.soon(fault.lasts_s, world.start_hadard)
             case Kind.KILL_ENDING:
-                self.hit_ending(fault)
+                self.hit_within(fault, "ending")
+            case Kind.KILL_EXCHANGE:
+                self.hit_within(fault, "exchange")
             case Kind.STALL:
                 fault.came = "it stood still already"
                 if world.freeze(fault.lasts_s):
@@ -302,6 +334,10 @@ class SlurmRun(Run):
                 fault.came = "no copy ran"
             case Kind.NODE:
                 self._hit_node(fault, there)
+            case Kind.GRADIENTS | Kind.PARAMETERS | Kind.CUT:
+                copy = there[fault.copy % len(there)]
+                fault.came = f"copy {copy}"
+                self.hit_step(fault, copy, _SPOILS[Kind(fault.kind)])
             case _:
                 self._kill(fault, there[fault.copy % len(there)])
 
@@ -320,7 +356,7 @@ class SlurmRun(Run):
             return
         try:
             pid, parent = map(int, (self.job.notes / f"pid-{copy}").read_text().split())
-            if fault_copy.__file__.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if not _is_copy(pid):
                 raise ProcessLookupError(pid)
             if is_whole:
                 os.kill(parent, signal.SIGKILL)
@@ -340,3 +376,10 @@ class SlurmRun(Run):
         if len(self.tasks) != len(self.case.speeds):
             done.broken.append(f"{len(self.tasks)} tasks, {len(self.case.speeds)} copies")
         return done
+
+
+def _is_copy(pid: int) -> bool:
+    """Return whether a process is a copy."""
+    with suppress(OSError):
+        return fault_copy.__file__.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False

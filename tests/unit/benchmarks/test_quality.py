@@ -80,7 +80,7 @@ def test_differences_are_by_seed(quality: ModuleType) -> None:
 def test_the_page_is_what_the_runs_say(quality: ModuleType) -> None:
     """README.md is generated from the recorded runs."""
     found = quality.compared(quality.records(HADARE / "quality.jsonl"))
-    text = quality.page.text(found, HADARE / "faults.json")
+    text = quality.page.text(found, HADARE / "faults.jsonl")
     assert (HADARE / "README.md").read_text(encoding="utf-8") == text
 
 
