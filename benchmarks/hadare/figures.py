@@ -8,6 +8,7 @@ from statistics import mean, stdev
 from typing import Any
 
 Record = Mapping[str, Any]
+STOPPED = ", stopped early"  # after the name of a variant
 # What is compared with what, seed by seed.
 AT_EQUAL_STEPS, AT_EQUAL_TIME = ("HadarE", "single"), ("HadarE", "single, same time")
 OTHERS = (
@@ -40,11 +41,21 @@ def cells(records: Iterable[Record]) -> dict[str, dict[str, dict[int, Record]]]:
             loss, accuracy = record["averaged"]
             averaged = {**record, "loss": loss, "accuracy": accuracy}
             cell.setdefault(name.replace("single", "averaged ends"), {})[run["seed"]] = averaged
+        if "stopped" in record:
+            _, loss, accuracy = record["stopped"]
+            stopped = {**record, "loss": loss, "accuracy": accuracy}
+            cell.setdefault(f"{name}{STOPPED}", {})[run["seed"]] = stopped
     return {cell: found[cell] for cell in sorted(found)}
 
 
-def compared(records: Sequence[Record]) -> dict[str, Any]:
-    """Return what the page shows: losses in nats, spreads as standard deviations over seeds."""
+def compared(
+    records: Sequence[Record],
+    comparisons: Sequence[tuple[str, str]] = (AT_EQUAL_STEPS, AT_EQUAL_TIME, *OTHERS),
+) -> dict[str, Any]:
+    """Return what the page shows: losses in nats, spreads as standard deviations over seeds.
+
+    `comparisons` are names of variants, each less another.
+    """
     by_cell = cells(records)
     return {
         "runs": len(records),
@@ -55,7 +66,7 @@ def compared(records: Sequence[Record]) -> dict[str, Any]:
         },
         "pairs": [
             {"cell": cell, "name": name, "against": against, **pair}
-            for name, against in (AT_EQUAL_STEPS, AT_EQUAL_TIME, *OTHERS)
+            for name, against in comparisons
             for cell, names in by_cell.items()
             if (pair := _pair(names.get(name, {}), names.get(against, {})))
         ],
@@ -83,6 +94,7 @@ def _pair(ours: Mapping[int, Record], theirs: Mapping[int, Record]) -> dict[str,
         "loss": _spread(loss),
         "accuracy": _spread(accuracy),
         "finding": _finding(loss),
+        "accuracy_finding": _finding([-each for each in accuracy]),
     }
 
 
@@ -92,7 +104,7 @@ def _spread(values: Sequence[float]) -> list[float]:
 
 
 def _finding(by_seed: Sequence[float]) -> str:
-    """Return whether a difference of losses is more than two standard errors from nothing."""
+    """Return whether differences, of which lower is better, are over two standard errors from 0."""
     if len(by_seed) < 3:
         return "too few seeds"
     error = stdev(by_seed) / sqrt(len(by_seed))

@@ -11,6 +11,7 @@ from typing import Any
 
 from curves import curves
 from fault_figures import hits, summary
+from few_page import Block, finding, section
 from figures import AT_EQUAL_STEPS, AT_EQUAL_TIME, OTHERS, Record, cells, differences
 
 from hadar_slurm.runtime.averaging.modes import Mode
@@ -28,20 +29,20 @@ def write(found: Mapping[str, Any], records: Sequence[Record], path: Path) -> No
 
 
 def text(found: Mapping[str, Any], faults: Path) -> str:
-    """Return the page; `faults` and the runs on Slurm beside it are shown if they are there."""
-    slurm = faults.with_name("slurm_faults.jsonl")
-    records, on_slurm = (
-        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        if path.exists()
-        else []
-        for path in (faults, slurm)
-    )
-    return "\n".join([*_lines(found), *_faults(records), *_slurm_faults(on_slurm)])
+    """Return the page; `faults` and the runs in files beside it are shown if they are there."""
+    few, slurm = map(_read, map(faults.with_name, ("few_data.jsonl", "slurm_faults.jsonl")))
+    return "\n".join([*_lines(found, few), *_faults(_read(faults)), *_slurm_faults(slurm)])
 
 
-def _lines(found: Mapping[str, Any]) -> list[str]:
+def _read(path: Path) -> list[Record]:
+    """Return the lines of a file, none if it is not there."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def _lines(found: Mapping[str, Any], few: Sequence[Record]) -> list[str]:
     steps, time = (differences(found, *which) for which in (AT_EQUAL_STEPS, AT_EQUAL_TIME))
-    verdict = _wrapped(_verdict(steps, time))
+    verdict = _wrapped(f"{_verdict(steps, time)} {finding(few)}".rstrip())
     return [
         _OPENING.format(runs=found["runs"], minutes=found["cpu_s"] / 60, verdict=verdict),
         "## HadarE beside a single node\n",
@@ -63,7 +64,18 @@ def _lines(found: Mapping[str, Any]) -> list[str]:
         "",
         _wrapped(_best_rule(found)),
         "",
+        *_few_data(section(few)),
     ]
+
+
+def _few_data(blocks: Sequence[Block]) -> list[str]:
+    """Return the section on few data."""
+    command = "nice -n 12 python benchmarks/hadare/few_data.py"
+    lines = ["## Few data and many epochs\n", "```", command, "```", ""]
+    for block in blocks:
+        lines += [_wrapped(block)] if isinstance(block, str) else _table(block)
+        lines += [""] * (not str(block).startswith("* "))
+    return lines
 
 
 def _verdict(steps: Sequence[Mapping[str, Any]], time: Sequence[Mapping[str, Any]]) -> str:

@@ -77,6 +77,17 @@ def test_differences_are_by_seed(quality: ModuleType) -> None:
     assert pairs["single, same time"]["finding"] == "no different"
 
 
+def test_a_difference_of_accuracy_is_judged_too(quality: ModuleType) -> None:
+    """A lower loss with fewer right answers is better by loss and worse by accuracy."""
+    records = [
+        record(quality, name, seed, loss) | {"accuracy": accuracy + 0.01 * seed}
+        for seed in range(3)
+        for name, loss, accuracy in (("HadarE", 0.5, 0.60), ("single", 0.9, 0.65))
+    ]
+    (pair,) = quality.compared(records)["pairs"]
+    assert (pair["finding"], pair["accuracy_finding"]) == ("better", "worse")
+
+
 def test_the_page_is_what_the_runs_say(quality: ModuleType) -> None:
     """README.md is generated from the recorded runs."""
     found = quality.compared(quality.records(HADARE / "quality.jsonl"))
