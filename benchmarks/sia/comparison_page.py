@@ -218,6 +218,7 @@ _NOTES = """\
   for Gavel.
 * **Elastic.** `sia`, with the options of `run_experiment.sh`, also chooses numbers of GPUs: another
   problem again, and no claim is made beside it.
+* **Empty cells** are runs that have not been made.
 * **Metrics** are those of the artifact's `print_run_stats.py`: JCT from submission to end, makespan
   from the first submission to the last end. Every start takes the job's restart time, 25 to 250 s.
 * **The simulator** lets GPUs that become free within a round idle until its end, for all
