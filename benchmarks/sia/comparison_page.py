@@ -82,7 +82,7 @@ def _pair(runs: Sequence[Run], figure: str, ours: Kind, theirs: Kind) -> Pair:
 def _by_workload(runs: Sequence[Run], kind: Kind, figure: str) -> dict[str, float]:
     """Return a figure of one scheduler in hours, by workload."""
     found = {run["workload"]: run[figure] / 3600 for run in runs if _kind(run) == kind}
-    return dict(sorted(found.items(), reverse=True))  # saturn, then philly
+    return {name: found[name] for name in sorted(found, key=_family_and_number)}
 
 
 def _kind(run: Run) -> Kind:
