@@ -82,7 +82,7 @@ def _pair(runs: Sequence[Run], figure: str, ours: Kind, theirs: Kind) -> Pair:
 def _by_workload(runs: Sequence[Run], kind: Kind, figure: str) -> dict[str, float]:
     """Return a figure of one scheduler in hours, by workload."""
     found = {run["workload"]: run[figure] / 3600 for run in runs if _kind(run) == kind}
-    return dict(sorted(found.items(), reverse=True))  # saturn, then philly
+    return {name: found[name] for name in sorted(found, key=_family_and_number)}
 
 
 def _kind(run: Run) -> Kind:
@@ -218,6 +218,7 @@ _NOTES = """\
   for Gavel.
 * **Elastic.** `sia`, with the options of `run_experiment.sh`, also chooses numbers of GPUs: another
   problem again, and no claim is made beside it.
+* **Empty cells** are runs that have not been made.
 * **Metrics** are those of the artifact's `print_run_stats.py`: JCT from submission to end, makespan
   from the first submission to the last end. Every start takes the job's restart time, 25 to 250 s.
 * **The simulator** lets GPUs that become free within a round idle until its end, for all
