@@ -40,6 +40,6 @@ class Scaling:
 
     def _after(self, optimiser: Optimizer, *_: object) -> None:
         if self._rates is not None:
-            for group, rate in zip(optimiser.param_groups, self._rates, strict=True):
-                group["lr"] = rate
+            for index, rate in enumerate(self._rates):
+                optimiser.param_groups[index]["lr"] = rate
             self._rates = None
