@@ -67,7 +67,8 @@ class Evaluations:
                 except Exception as error:
                     what = f"on_average({name}) after {step} steps, slot {end.slot}"
                     log.error("%s: %r", what, error)
-                    error.add_note(what)
+                    if hasattr(error, "add_note"):  # Python 3.11
+                        error.add_note(what)
                     raise
 
     def results(self) -> list[Evaluation]:

@@ -11,8 +11,6 @@ from weakref import WeakKeyDictionary
 
 from torch.optim import Optimizer
 
-from hadar_slurm.older_python import zip_equal
-
 
 class Scaling:
     """The factor of one optimiser's rates; `Scaling.of` has the same for all that ask."""
@@ -42,6 +40,6 @@ class Scaling:
 
     def _after(self, optimiser: Optimizer, *_: object) -> None:
         if self._rates is not None:
-            for group, rate in zip_equal(optimiser.param_groups, self._rates):
-                group["lr"] = rate
+            for index, rate in enumerate(self._rates):
+                optimiser.param_groups[index]["lr"] = rate
             self._rates = None

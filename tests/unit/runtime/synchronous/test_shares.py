@@ -106,3 +106,15 @@ def test_batch_statistics_need_two_samples() -> None:
     """A copy with BatchNorm trains two samples at least in each part of its share."""
     pace = Pace({0: 100.0, 1: 1.0}, least=2)
     assert pace.shares(32, parts=2) == {0: 28, 1: 4}
+
+
+def test_a_copy_without_samples_trains_some_that_do_not_count() -> None:
+    """As many as a layer of batch statistics needs, in each part."""
+    pace = Pace(dict.fromkeys(range(3), 10.0), least=2)
+    assert [pace.part(copy, 3) for copy in range(3)] == [
+        (slice(0, 3), 3),
+        (slice(2), 0),
+        (slice(2), 0),
+    ]
+    assert pace.part(0, 12) == (slice(0, 4), 4)
+    assert pace.part(2, 4, parts=2) == (slice(4), 0)
