@@ -26,6 +26,8 @@ class Dealer:
     assignment: Path | None
     # Whether these copies train the interval after an end synchronously.
     is_together: Callable[[SlotEnd, Collection[int]], bool] = lambda end, here: False
+    # Copies that may train the next interval synchronously need equal states of the optimiser.
+    needs_state: bool = False
 
     def deal(
         self,
@@ -80,7 +82,7 @@ class Dealer:
 
     def _is_with_state(self, slot: int, with_state_s: float, length_s: float) -> bool:
         """Return whether copies contribute the optimiser's state to a slot of this length."""
-        if length_s <= 0 or slot % self.settings.optimiser_every == 0:
+        if self.needs_state or length_s <= 0 or slot % self.settings.optimiser_every == 0:
             return True
         shortest_s = self.settings.shortest_s(is_together=False)
         return 0 < with_state_s <= self.settings.cost_part * shortest_s

@@ -59,7 +59,8 @@ class Member:
         self.where, settings = where, self.settings
         self.slots = Slots(where.directory, settings.keep_every, settings.most_kept)
         self.learner.exchange = Exchange(where.copy, self.slots, settings.optimiser)
-        dealer = Dealer(settings, where.assignment, self._are_together)
+        needs_state = self.mode is not Mode.AVERAGED
+        dealer = Dealer(settings, where.assignment, self._are_together, needs_state)
         self.ending = Ending(self.slots, settings, dealer, self.costs)
         self.presence = Presence(where.directory, where.copy, settings.gone_after_s)
         begun = Begun(self.slots, where, is_first)

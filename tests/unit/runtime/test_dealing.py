@@ -150,6 +150,8 @@ def test_the_optimisers_state_is_contributed_where_that_is_cheap_or_due(tmp_path
 
     assert [is_asked(slot, 0.4) for slot in (1, 2, 3)] == [True, True, True]
     assert [is_asked(slot, 0.6) for slot in (1, 2, 3, 4)] == [False, False, True, False]
+    together = replace(dealer, needs_state=True)
+    assert together.deal(LONG, SPEEDS, 0.1, 9.0).with_state
     # Not measured yet.
     assert not is_asked(0, 0.0)
     path = tmp_path / "assignment"
