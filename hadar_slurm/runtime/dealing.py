@@ -51,8 +51,9 @@ class Dealer:
             return replace(end, ahead={}, together=False)
         assignment = self._assignment()
         kind = Kind.AVERAGED if is_averaged else self.kind(end, here)
-        if kind is Kind.SYNCHRONOUS and end.slot not in (end.states or (end.slot,)):
-            kind = Kind.WATCHED  # first all need one state of the optimiser
+        is_alike = end.with_state and end.slot in (end.states or (end.slot,))
+        if kind is Kind.SYNCHRONOUS and not is_alike:
+            kind = Kind.WATCHED  # after it all copies have one state of the optimiser
         together = kind is Kind.SYNCHRONOUS
         shortest_s = self.settings.shortest_s(is_together=together)
         if together:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hadar_slurm.runtime.averaging import merging, state
 from hadar_slurm.runtime.averaging.ahead import Ahead
-from hadar_slurm.runtime.averaging.consolidation import check_alike
+from hadar_slurm.runtime.averaging.consolidation import OptimiserRule, check_alike
 from hadar_slurm.runtime.averaging.costs import Costs
 from hadar_slurm.runtime.averaging.exchange import Exchange
 from hadar_slurm.runtime.averaging.finite import MOST_SPOILT, NotFiniteError
@@ -47,7 +47,12 @@ class Member:
     ) -> None:
         self.learner, self.settings = learner, settings
         # What a script asks of averaging is no choice of "auto".
-        is_averaged = mode is Mode.AUTO and bool(settings.delay or settings.outer)
+        is_local = settings.optimiser is OptimiserRule.LOCAL
+        is_averaged = mode is Mode.AUTO and bool(settings.delay or settings.outer or is_local)
+        if mode is Mode.SYNCHRONOUS and is_local:
+            raise ValueError(
+                'mode "synchronous" has one optimiser state: not Settings(optimiser="local")'
+            )
         self.mode = Mode.AVERAGED if is_averaged else mode
         self.choice = Choice(self.mode)
         self.costs: Costs = learner.costs

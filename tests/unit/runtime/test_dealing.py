@@ -163,3 +163,17 @@ def test_a_number_of_intervals_that_is_none_is_refused() -> None:
     """The state would never be written."""
     with pytest.raises(ValueError, match="optimiser_every must be 1 or more"):
         Settings(optimiser_every=0)
+
+
+def test_copies_train_synchronously_after_they_had_one_state_of_the_optimiser() -> None:
+    """Else equal gradients would move their parameters apart; an interval of a step each does it."""
+    dealer = Dealer(Settings(slot_s=10.0), None, lambda end, here: Kind.SYNCHRONOUS)
+    apart = replace(LONG, with_state=False, states=(2,))
+    alone = replace(LONG, with_state=False, states=(2, 3))  # of a copy that was asked to save
+    for end in (apart, alone):
+        dealt = dealer.deal(end, SPEEDS, 0.1)
+        assert not dealt.together
+        assert quotas(dealt) == {0: 1, 1: 1}
+        assert dealt.with_state
+    assert dealer.deal(replace(LONG, states=(2, 3)), SPEEDS, 0.1).together
+    assert dealer.deal(replace(LONG, slot=0), SPEEDS, 0.1).together

@@ -1,0 +1,179 @@
+"""What an averaging costs: CPU time, bytes and memory of every copy, each a process.
+
+    nice -n 12 python benchmarks/hadare/cost.py --millions 64,256 --directories /dev/shm,/var/tmp
+
+Copies change their parameters, contribute, one of them averages, and all load the mean, by the
+runtime's own code. Optimisers have no state, as in intervals to which none is contributed. A line
+of `transport.jsonl` is a size on a file system; `--write-only` makes `transport.md` from these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import cost_page
+import torch
+from torch import nn
+
+from hadar_slurm.runtime.averaging.ranges import Ranges
+from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd
+from hadar_slurm.runtime.copy import Copy
+from hadar_slurm.runtime.membership.surroundings import Surroundings
+from hadar_slurm.runtime.settings import Settings
+
+HERE = Path(__file__).resolve().parent
+WIDTH = 4096
+TOTAL_STEPS = 10**9  # none of the intervals is the last, which is exact
+INTERVALS = 4  # the first is not counted: memory is new then
+_LIMIT_S = 900.0
+
+
+def model_of(millions: float) -> nn.Module:
+    """Return a model of about this number of parameters in square matrices."""
+    layers = max(1, round(millions * 1e6 / WIDTH**2))
+    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers)))
+
+
+class Meter:
+    """Adds up what parts of an averaging take of this process."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, dict[str, float]] = {}
+
+    @contextmanager
+    def measure(self, part: str) -> Iterator[None]:
+        """Measure the body: seconds, CPU seconds, bytes read and written."""
+        before = _io(), time.process_time(), time.monotonic()
+        yield
+        after = _io(), time.process_time(), time.monotonic()
+        self.found[part] = {
+            "read": after[0][0] - before[0][0],
+            "written": after[0][1] - before[0][1],
+            "cpu_s": after[1] - before[1],
+            "s": after[2] - before[2],
+        }
+
+
+def _io() -> tuple[int, int]:
+    """Return the bytes that this process has read and written so far, by its calls."""
+    lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    facts = dict(line.split(": ") for line in lines)
+    return int(facts["rchar"]), int(facts["wchar"])
+
+
+def run_copy(number: int, copies: int, millions: float, where: str, all_here: Barrier) -> None:
+    """Be one copy: change parameters, contribute, average if it is the first, and load."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = model_of(millions)
+    copy = Copy(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        total_steps=TOTAL_STEPS,
+        settings=Settings(slot_s=60.0, optimiser_every=10_000, keep_every=0),
+        surroundings=Surroundings(copy=number, directory=Path(where)),
+    )
+    member = copy.member
+    if number == 0:
+        dealt = {each: Ranges.of([(each, each + 1)]) for each in range(copies)}
+        first = SlotEnd(slot=0, total_steps=TOTAL_STEPS, dealt=dealt, length_s=60.0)
+        member.slots.end(first, *member.named())
+    lines, here = [], set(range(copies))
+    for _ in range(INTERVALS):
+        all_here.wait(_LIMIT_S)
+        end, file = member.newest()
+        copy.learner.load(end, file)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.rand(WIDTH).sub_(0.5), alpha=1e-4)
+        all_here.wait(_LIMIT_S)
+        meter = Meter()
+        part = Contribution(number, end.slot + 1, end.id, end.dealt[number], 1.0, is_checked=True)
+        with meter.measure("save"):
+            copy.leading.contributing.finish(part)
+            copy.leading.contributing.save()
+        all_here.wait(_LIMIT_S)
+        if number == 0:
+            with meter.measure("merge"):
+                member.ending.end(end, here, here)
+        all_here.wait(_LIMIT_S)
+        with meter.measure("load"):
+            copy.learner.load(*member.newest())
+        lines.append(meter.found)
+    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    (Path(where) / f"found-{number}.json").write_text(json.dumps({"parts": lines, "rss": rss}))
+
+
+def measured(millions: float, copies: int, directory: Path) -> dict[str, Any]:
+    """Return what an averaging of one size costs on one file system: medians of intervals."""
+    context = get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="hadar-cost-", dir=directory) as name:
+        all_here = context.Barrier(copies)
+        words = [(number, copies, millions, name, all_here) for number in range(copies)]
+        processes = [context.Process(target=run_copy, args=each) for each in words]
+        for process in processes:
+            process.start()
+        try:
+            for process in processes:
+                process.join(_LIMIT_S)
+                if process.exitcode != 0:
+                    raise SystemExit(f"a copy ended with {process.exitcode}")
+        finally:
+            for process in processes:
+                process.kill()
+        found = [json.loads((Path(name) / f"found-{n}.json").read_text()) for n in range(copies)]
+    parameters = sum(each.numel() for each in model_of(millions).parameters())
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "directory": str(directory),
+        "cpus": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "torch": torch.__version__,
+        "copies": copies,
+        "parameters": parameters,
+        "rss": max(each["rss"] for each in found),
+        "parts": {part: _medians(found, part) for part in ("save", "merge", "load")},
+    }
+
+
+def _medians(found: list[Mapping[str, Any]], part: str) -> dict[str, float]:
+    """Return the medians of a part, over all copies that did it and all intervals but the first."""
+    rows = [row[part] for each in found for row in each["parts"][1:] if part in row]
+    return {key: round(median(row[key] for row in rows), 4) for key in rows[0]}
+
+
+def main() -> None:
+    """Measure what is asked for, and write the page."""
+    words = argparse.ArgumentParser()
+    words.add_argument("--millions", default="64,256", help="parameters, in millions")
+    words.add_argument("--directories", default="/dev/shm,/var/tmp")
+    words.add_argument("--copies", type=int, default=3)
+    words.add_argument("--runs", type=Path, default=HERE / "transport.jsonl")
+    words.add_argument("--write-only", action="store_true")
+    options = words.parse_args()
+    if not options.write_only:
+        lines = []
+        for directory in options.directories.split(","):
+            for millions in options.millions.split(","):
+                lines.append(measured(float(millions), options.copies, Path(directory)))
+                print(json.dumps(lines[-1]), flush=True)
+        options.runs.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    records = [json.loads(line) for line in options.runs.read_text().splitlines()]
+    options.runs.with_suffix(".md").write_text(cost_page.text(records), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

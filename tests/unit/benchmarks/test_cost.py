@@ -1,0 +1,59 @@
+"""What an averaging costs is measured in processes, and scaled by bytes and CPU time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("torch", reason="needs PyTorch")
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks" / "hadare"
+
+
+def record(cpu_s: float = 0.4) -> dict[str, Any]:
+    """Return a run of 250 M parameters, 1 GB, with three copies."""
+    part = {"read": 1e9, "written": 0.5e9, "cpu_s": cpu_s, "s": 1.0}
+    parts = {
+        "save": part,
+        "merge": {**part, "read": 2.5e9, "written": 1e9, "cpu_s": 3 * cpu_s},
+        "load": {**part, "written": 0.0},
+    }
+    return {
+        "date": "2026-01-01",
+        "directory": "/somewhere",
+        "cpus": 2,
+        "load": 1.0,
+        "torch": "2",
+        "copies": 3,
+        "parameters": 250_000_000,
+        "rss": 2_000_000_000,
+        "parts": parts,
+    }
+
+
+def test_costs_are_per_size_and_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The merger's time is shared by all copies; time at scale is that of bytes and CPU."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import cost_page
+
+    assert cost_page.cpu_s(record())["all"] == pytest.approx(1.2)
+    three = cost_page.scaled(record(), 3)
+    assert three["save"] == pytest.approx(4 * (1.5 + 0.4))
+    assert three["load"] == pytest.approx(4 * (1.0 + 0.4))
+    assert three["merge"] == pytest.approx(4 * (3.5 + 1.2))
+    six = cost_page.scaled(record(), 6)
+    assert six["merge"] == pytest.approx(4 * 4.7 * (1 + 1.5 / 3.5))
+    assert "**holds**" in cost_page.text([record()])
+    assert "**does not hold**" in cost_page.text([record(cpu_s=1.0)])
+
+
+def test_a_model_has_about_the_size_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is at least one matrix."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import cost
+
+    counts = [sum(p.numel() for p in cost.model_of(size).parameters()) for size in (0.1, 33)]
+    assert counts == [4096**2, 2 * 4096**2]
