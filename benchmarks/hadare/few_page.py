@@ -54,9 +54,9 @@ def finding(records: Sequence[Record]) -> str:
 
 def section(records: Sequence[Record]) -> list[Block]:
     """Return the paragraphs and tables on few data, what speaks against copies first."""
-    if not records:
-        return [_NOT_RUN]
     found = results(records)
+    if not _of(found, SAME_REMEDIES):
+        return [_NOT_RUN]
     kinds = (
         ("Five copies and one node with the same remedies, copies less one node", SAME_REMEDIES),
         ("Five copies without a remedy beside one node with one", AGAINST_REMEDIES),
