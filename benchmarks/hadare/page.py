@@ -73,6 +73,8 @@ def _few_data(blocks: Sequence[Block]) -> list[str]:
     command = "nice -n 12 python benchmarks/hadare/few_data.py"
     lines = ["## Few data and many epochs\n", "```", command, "```", ""]
     for block in blocks:
+        if lines[-1].startswith("* ") and not str(block).startswith("* "):
+            lines.append("")
         lines += [_wrapped(block)] if isinstance(block, str) else _table(block)
         lines += [""] * (not str(block).startswith("* "))
     return lines
