@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from hadar_slurm.core.cluster import GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation
@@ -78,6 +78,18 @@ class JobSpec:
             raise JobSpecError(
                 f"job {self.job_id}: {', '.join(wrong)} is not a gang of {self.num_gpus} GPUs"
             )
+
+
+class SizeBelief(Protocol):
+    """How long a job of unknown size may train, in seconds on its fastest GPU type."""
+
+    def left_s(self, trained_s: float) -> float:
+        """Return how long it is taken to train on, after `trained_s`."""
+        ...
+
+    def rest_s(self, trained_s: float, chance: float) -> float:
+        """Return the time within which it ends with probability `chance`, after `trained_s`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +181,9 @@ class Job:
     # The seconds until its time limit, where its owner's claims are not proven (core/claims.py):
     # between users it is ranked by these. None: by its work.
     limit_left_s: float | None = None
+    # What is believed of its size where that is learned from other jobs; its total steps are the
+    # size that it is ranked by. In simulations only.
+    belief: SizeBelief | None = None
 
     @property
     def job_id(self) -> JobId:

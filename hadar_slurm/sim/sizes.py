@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.claims import believed_steps
 from hadar_slurm.core.cluster import GpuType, JobId
-from hadar_slurm.core.durations import Durations
+from hadar_slurm.core.durations import Belief, Durations
 from hadar_slurm.core.job import Job, JobSpec, Phase
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput_model import Workload
@@ -68,25 +68,29 @@ class SizesBackend:
         before, believed = self._queued.get(job.job_id, (None, job))
         if before is job:
             return believed
-        believed = replace(job, spec=self._believed(job))
+        believed = self._believed(job)
         if job.phase is Phase.QUEUED:
             self._queued[job.job_id] = (job, believed)
         return believed
 
-    def _believed(self, job: Job) -> JobSpec:
+    def _believed(self, job: Job) -> Job:
         spec, done = job.spec, job.progress.steps_done
+        belief: Belief | None = None
         if self.durations is None:
             total = believed_steps(spec.limit_steps, done, math.inf, 0.0)[0]
         else:
             best = self._best(spec)
-            limit_s = spec.limit_steps / best
-            left_s = self.durations.left_s(work_of(spec), done / best, limit_s)
-            total = max(1, math.ceil(done + left_s * best))
-        known = self._specs.get(spec.job_id)
+            trained_s, limit_s = done / best, spec.limit_steps / best
+            limit_s = limit_s if trained_s < limit_s else math.inf
+            known = self.durations.belief(work_of(spec), limit_s)
+            total = max(1, math.ceil(done + known.left_s(trained_s) * best))
+            # A distribution that no job can confirm is none to draw sizes from.
+            belief = known if self.learns else None
+        seen = self._specs.get(spec.job_id)
         # Policies cache results per spec: keep the object while it is equal.
-        if known is None or known.total_steps != total or known.throughputs != spec.throughputs:
-            known = self._specs[spec.job_id] = replace(spec, total_steps=total)
-        return known
+        if seen is None or seen.total_steps != total or seen.throughputs != spec.throughputs:
+            seen = self._specs[spec.job_id] = replace(spec, total_steps=total)
+        return replace(job, spec=seen, belief=belief)
 
     def _best(self, spec: JobSpec) -> float:
         best = spec.throughputs.best(self.world.cluster.gpus_by_type, spec.num_gpus)
