@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from hadar_slurm.core.cluster import GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
@@ -105,6 +105,18 @@ class JobSpec:
         return all(gang.num_gpus == self.gpus_on(gpu_type) for gpu_type in gang.gpus_by_type)
 
 
+class SizeBelief(Protocol):
+    """How long a job of unknown size may train, in seconds on its fastest GPU type."""
+
+    def left_s(self, trained_s: float) -> float:
+        """Return how long it is taken to train on, after `trained_s`."""
+        ...
+
+    def rest_s(self, trained_s: float, chance: float) -> float:
+        """Return the time within which it ends with probability `chance`, after `trained_s`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far a job has come: steps trained and kept, restarts so far, GPU-seconds received."""
@@ -194,6 +206,9 @@ class Job:
     # The seconds until its time limit, where its owner's claims are not proven (core/claims.py):
     # between users it is ranked by these. None: by its work.
     limit_left_s: float | None = None
+    # What is believed of its size where that is learned from other jobs; its total steps are the
+    # size that it is ranked by. In simulations only.
+    belief: SizeBelief | None = None
 
     @property
     def job_id(self) -> JobId:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.claims import believed_steps
 from hadar_slurm.core.cluster import GpuType, JobId
-from hadar_slurm.core.durations import Durations
+from hadar_slurm.core.durations import Belief, Durations
 from hadar_slurm.core.job import Job, JobSpec, Phase
 from hadar_slurm.core.learned_sizes import learned_steps
 from hadar_slurm.core.snapshot import Snapshot
@@ -69,24 +69,28 @@ class SizesBackend:
         before, believed = self._queued.get(job.job_id, (None, job))
         if before is job:
             return believed
-        believed = replace(job, spec=self._believed(job))
+        believed = self._believed(job)
         if job.phase is Phase.QUEUED:
             self._queued[job.job_id] = (job, believed)
         return believed
 
-    def _believed(self, job: Job) -> JobSpec:
+    def _believed(self, job: Job) -> Job:
         spec, done = job.spec, job.progress.steps_done
+        belief: Belief | None = None
         if self.durations is None:
             total = believed_steps(spec.limit_steps, done, math.inf, 0.0)[0]
         else:
             best = self._best(spec)
             work, limit = work_of(spec), spec.limit_steps
             total = learned_steps(self.durations, work, done=done, best=best, limit_steps=limit)
-        known = self._specs.get(spec.job_id)
+            if self.learns:  # a distribution that no job can confirm is none to draw sizes from
+                limit_s = limit / best if done < limit else math.inf
+                belief = self.durations.belief(work, limit_s)
+        seen = self._specs.get(spec.job_id)
         # Policies cache results per spec: keep the object while it is equal.
-        if known is None or known.total_steps != total or known.throughputs != spec.throughputs:
-            known = self._specs[spec.job_id] = replace(spec, total_steps=total)
-        return known
+        if seen is None or seen.total_steps != total or seen.throughputs != spec.throughputs:
+            seen = self._specs[spec.job_id] = replace(spec, total_steps=total)
+        return replace(job, spec=seen, belief=belief)
 
     def _best(self, spec: JobSpec) -> float:
         best = spec.throughputs.best(self.world.cluster.gpus_by_type, spec.num_gpus)

@@ -25,7 +25,7 @@ from operator import attrgetter
 from typing import TypeAlias
 
 from hadar_slurm.core.cluster import TypeIndex
-from hadar_slurm.core.job import Shape
+from hadar_slurm.core.job import Shape, SizeBelief
 from hadar_slurm.policies.hadar.kinds import Kind
 from hadar_slurm.policies.hadar.type_sharing import share_types, worths
 from hadar_slurm.policies.hadar.ways import FIRST
@@ -54,6 +54,8 @@ class PlayedJob:
     can_move: bool
     # All its work on its fastest type, for the slow-down.
     alone_s: float = 1.0
+    # Where its size is not known: what it is ranked by, as it has trained for some time.
+    belief: SizeBelief | None = None
     # What the way ranks it by: the factor on its time left, and whether it goes first.
     weight: float = 1.0
     is_promoted: bool = False
@@ -78,6 +80,13 @@ class PlayedJob:
     speed: float = 0.0
     ready_s: float = 0.0
     end_s: float = math.inf
+
+    @property
+    def believed_s(self) -> float:
+        """Return the time that is believed to be left, by which it is ranked."""
+        if self.belief is None:
+            return self.left_s
+        return self.belief.left_s(self.alone_s - self.left_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +384,7 @@ class Play:
                     job.kind.speeds,
                     job.types,
                     job.kind.num_gpus,
-                    job.left_s,
+                    job.believed_s,
                     self.urgency,
                     held=job.held,
                     restart_s=job.restart_s,

@@ -30,6 +30,11 @@ variants of the best in which the jobs that end last go first, or those that the
 decision runs now, on its types; and where jobs cannot move, variants in which these wait longer or
 less long for a better type.
 
+Where sizes are not known but believed (`Job.belief`), those that are played are drawn from what is
+believed, and jobs are ranked by what is believed of them as they train. Played as they are
+believed, sizes would flatter the orders that go by them. Which jobs end last, or are critical, is
+not known then: there are no candidates in which these go first.
+
 Our own. The choice among rules by simulating each from the present state is that of rollout
 algorithms (Bertsekas, Rollout, Policy Iteration, and Distributed Reinforcement Learning, 2020).
 """
@@ -38,12 +43,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import truediv
 
 from hadar_slurm.core.cluster import JobId, TypeIndex
 from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.policies.hadar.drawn_sizes import chances, drawn_left_s, trained_s
 from hadar_slurm.policies.hadar.forward_play import Pace, Play, PlayedJob, Pools
 from hadar_slurm.policies.hadar.history import History
 from hadar_slurm.policies.hadar.kinds import Kinds
@@ -124,6 +130,8 @@ class View:
     nodes: Sequence[Sequence[int]]
     history: History
     horizon: Horizon | None = None
+    # The seconds that are left of jobs whose sizes are believed only, drawn from what is believed.
+    drawn_s: Mapping[JobId, float] = field(default_factory=dict)
     # Every `step`th job is played.
     step: int = 1
 
@@ -155,7 +163,8 @@ class View:
         ]
         by_length = sorted(jobs, key=lambda job: job.steps_left / kinds.of(job).best)
         expected = history.expected()
-        view = cls(kinds, by_length, expected, nodes, history, horizon)
+        drawn_s = drawn_left_s(by_length, kinds)
+        view = cls(kinds, by_length, expected, nodes, history, horizon, drawn_s)
         return view.thinned(math.ceil((len(jobs) + len(expected)) / _MOST_JOBS))
 
     def thinned(self, step: int) -> View:
@@ -171,18 +180,23 @@ class View:
         decided = dict(way.decided)
         jobs = [self._played(job, way, decided.get(job.job_id)) for job in self.jobs]
         # The nodes of a former job may be closed now.
-        expected = ((in_s, job) for in_s, job in self.expected if self.kinds.of(job).best > 0)
-        jobs += [self._expected(in_s, job, way) for in_s, job in expected]
+        expected = [(in_s, job) for in_s, job in self.expected if self.kinds.of(job).best > 0]
+        coming = [self._expected(in_s, job, way) for in_s, job in expected]
+        for played, (_, job), chance in zip(coming, expected, chances(), strict=False):
+            if job.belief:
+                played.left_s = job.belief.rest_s(0.0, chance)
+                played.alone_s, played.belief = played.left_s, job.belief
+        jobs += coming
         now_s = self.kinds.allocator.snapshot.now_s
         horizon_s = self.horizon.ends_s - now_s if self.horizon else 0.0
 
         def rank(job: PlayedJob, played_s: float) -> None:
             stays_s = job.restart_s if job.parts else 0.0
-            critical = None
+            critical, left_s = None, job.believed_s
             if job.planned:
                 critical = way.rank_if_critical(
-                    job.left_s,
-                    job.planned * job.left_s,
+                    left_s,
+                    job.planned * left_s,
                     job.planned_speeds,
                     horizon_s - played_s,
                     max(pace.round_s, pace.growth * played_s),
@@ -191,7 +205,7 @@ class View:
                 )
             job.types = job.planned_types if critical else job.own_types
             job.rank, job.key = critical or way.rank(
-                job.left_s, job.weight, stays_s, is_promoted=job.is_promoted
+                left_s, job.weight, stays_s, is_promoted=job.is_promoted
             )
 
         play = Play(
@@ -223,23 +237,29 @@ class View:
         """Return a job as it is now; `decided`: the type on which it goes first."""
         allocator, kind, spec = self.kinds.allocator, self.kinds.of(job), job.spec
         played = self._expected(min(0.0, spec.submitted_s - allocator.snapshot.now_s), job, way)
-        played.left_s = job.steps_left / kind.best
+        believed_s = played.left_s = job.steps_left / kind.best
+        if job.belief:
+            played.left_s, played.belief = self.drawn_s[job.job_id], job.belief
+            played.alone_s = trained_s(job, self.kinds) + played.left_s
         played.has_run = job.phase is Phase.RUNNING or job.progress.steps_done > 0
         played.is_promoted = job.job_id in way.promoted
         if decided in kind.by_speed:
             played.is_promoted, played.own_types = True, (decided,)
         if job.phase is not Phase.QUEUED and job.allocation:
             self._hold(played, job)
-        if self.horizon and way.critical_first and played.left_s > 0:
-            self._plan(played, self.horizon.planned.get(job.job_id), job.steps_left)
+        if self.horizon and way.critical_first and believed_s > 0:
+            planned = self.horizon.planned.get(job.job_id)
+            self._plan(played, planned, job.steps_left, believed_s)
         return played
 
-    def _plan(self, played: PlayedJob, planned: Planned | None, steps_left: float) -> None:
+    def _plan(
+        self, played: PlayedJob, planned: Planned | None, steps_left: float, left_s: float
+    ) -> None:
         """Give a job its planned time and types; without any, its time on its first type."""
         types, kind = played.own_types, played.kind
         played.planned = 1.0 / kind.speeds[types[0]]
         if planned:
-            played.planned = planned.left_s(steps_left) / played.left_s
+            played.planned = planned.left_s(steps_left) / left_s
             types = planned.types(kind.by_speed) or types
             played.planned_speeds = planned.speeds(types, kind.speeds)
         played.planned_types = types
@@ -312,8 +332,9 @@ def choose(
         fastest = [Way(exponent, Typing.FASTEST) for exponent in _FASTEST_ORDERS]
         others += fastest
     bases = [first, *others]
-    trial.play(first, Way(critical_first=True), *others)
-    if view.is_end:
+    knows = not view.drawn_s
+    trial.play(first, *([Way(critical_first=True)] if knows else []), *others)
+    if view.is_end and knows:
         trial.play(Way(typing=Typing.REGRET, critical_first=True))
     if False in may_move:
         for way in trial.best(trial.outlooks):
@@ -321,8 +342,9 @@ def choose(
         bases = [way for way in trial.outlooks if not way.promoted]
     if decided:
         trial.play(*(replace(way, decided=decided) for way in trial.best(bases)[:1]))
-    for way in trial.best(bases):
-        trial.play(*(replace(way, promoted=jobs) for jobs in trial.last_jobs(way)))
+    if knows:
+        for way in trial.best(bases):
+            trial.play(*(replace(way, promoted=jobs) for jobs in trial.last_jobs(way)))
     scores = trial.scores()
     if not scores:
         return incumbent or first, 0.0, 0

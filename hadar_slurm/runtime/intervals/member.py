@@ -50,9 +50,7 @@ class Member:
         is_local = settings.optimiser is OptimiserRule.LOCAL
         is_averaged = mode is Mode.AUTO and bool(settings.delay or settings.outer or is_local)
         if mode is Mode.SYNCHRONOUS and is_local:
-            raise ValueError(
-                'mode "synchronous" has one optimiser state: not Settings(optimiser="local")'
-            )
+            raise ValueError('optimiser="local": copies in mode "synchronous" have one state')
         self.mode = Mode.AVERAGED if is_averaged else mode
         self.choice = Choice(self.mode)
         self.costs: Costs = learner.costs

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.core.durations import EDGES_S, Durations, Level, bin_of, index_s, shares
+from hadar_slurm.core.durations import EDGES_S, Durations, Level, bin_of, index_s, prior, shares
 from hadar_slurm.core.throughput_model import Workload
 from hadar_slurm.core.type_failures import Work
 
@@ -75,6 +75,42 @@ def test_without_any_job_a_job_trains_about_as_long_again() -> None:
     assert index_s(PRIOR, beyond_s) == beyond_s
 
 
+@pytest.mark.parametrize("limit_bin", [1, 5, 12, 30])
+def test_the_prior_is_half_of_any_scale_and_half_uniform_within_the_limit(limit_bin: int) -> None:
+    """Recomputed from the two densities: 1/x from a minute on, and a constant."""
+    limit_s, alive = EDGES_S[limit_bin + 1], 1.0
+    pieces = [60.0 * (limit_s / 60.0) ** (i / 20_000) for i in range(20_001)]
+    for where, share in enumerate(prior(limit_bin)[: limit_bin + 1]):
+        high_s = EDGES_S[where + 1]
+        of_scale = sum(piece <= high_s for piece in pieces[1:]) / 20_000
+        left = 1.0 - 0.5 * of_scale - 0.5 * high_s / limit_s
+        assert alive * (1.0 - share) == pytest.approx(left, abs=2e-4)
+        alive = left
+
+
+def test_of_jobs_that_have_not_run_the_one_with_the_shorter_limit_goes_first() -> None:
+    """Where nothing is known; and a young job goes before one that has trained for an hour."""
+    known = Durations()
+    left_s = [known.left_s(a_work(), 0.0, hours * HOUR_S) for hours in (0.25, 2.0, 24.0, 240.0)]
+    assert left_s == sorted(set(left_s))
+    assert left_s[-1] < known.left_s(a_work(), HOUR_S, 240.0 * HOUR_S)
+
+
+def test_a_job_that_has_trained_for_most_of_its_limit_goes_on_to_its_end() -> None:
+    """What is expected to be left falls then; long before it rises."""
+    known, limit_s = Durations(), 100.0 * HOUR_S
+    young_s, older_s = (known.left_s(a_work(), hours * HOUR_S, limit_s) for hours in (0.5, 5.0))
+    assert young_s < older_s
+    late_s, later_s = (known.left_s(a_work(), hours * HOUR_S, limit_s) for hours in (60.0, 90.0))
+    assert later_s < late_s < 40.0 * HOUR_S
+
+
+def test_a_job_that_outlives_its_limit_is_one_without_a_limit() -> None:
+    """Of it the prior says nothing."""
+    known = Durations()
+    assert known.left_s(a_work(), 2 * HOUR_S, HOUR_S) == known.left_s(a_work(), 2 * HOUR_S)
+
+
 def test_shares_are_those_of_the_jobs_that_came_so_far() -> None:
     """Jobs that have not ended count in the bins that they have left behind."""
     draw, level, known = Random(1), Level(), []
@@ -90,6 +126,25 @@ def test_shares_are_those_of_the_jobs_that_came_so_far() -> None:
         ended = sum(has_ended and at == where for at, has_ended in known)
         came = sum(at > where or (has_ended and at == where) for at, has_ended in known)
         assert found[where] == pytest.approx(ended / came, abs=1e-6)
+
+
+@pytest.mark.parametrize("limit_s", [math.inf, 300.0 * HOUR_S, 5.0 * HOUR_S])
+@pytest.mark.parametrize("trained_s", [0.0, 100.0, 0.9 * HOUR_S, 3.0 * HOUR_S])
+def test_drawn_sizes_have_the_distribution_that_is_believed(
+    trained_s: float, limit_s: float
+) -> None:
+    """Of 4,000 evenly spread draws, as many end in each bin as the shares say; at the limit all."""
+    known = some_history(*[(a_work(), hours * HOUR_S) for hours in (0.5, 1.0, 2.0, 8.0, 30.0)])
+    belief, number = known.belief(a_work(), limit_s), 4000
+    ends_s = [trained_s + belief.rest_s(trained_s, (i + 0.5) / number) for i in range(number)]
+    assert ends_s == sorted(ends_s)
+    assert trained_s < ends_s[0] <= ends_s[-1] <= limit_s
+    for where in range(bin_of(trained_s) + 1, 24):
+        low_s, high_s = EDGES_S[where], EDGES_S[where + 1]
+        came = sum(end_s > low_s for end_s in ends_s)
+        if high_s < limit_s and came > 400:
+            ended = sum(low_s < end_s <= high_s for end_s in ends_s)
+            assert ended / came == pytest.approx(belief.ends[where], abs=0.005)
 
 
 def test_history_of_the_same_work_is_found_again() -> None:

@@ -47,6 +47,39 @@ def test_the_job_that_ends_last_goes_first_where_that_shortens_the_whole() -> No
     assert span_s == pytest.approx(10_000.0)
 
 
+class Even:
+    """Of a job of unknown size: it ends evenly within 30,000 s, and is ranked as if in 100 s."""
+
+    def left_s(self, trained_s: float) -> float:
+        return 100.0
+
+    def rest_s(self, trained_s: float, chance: float) -> float:
+        return max(1.0, chance * (30_000.0 - trained_s))
+
+
+def test_sizes_that_are_only_believed_are_played_as_drawn() -> None:
+    """Alone on a GPU each of 50 jobs ends when its draw does: half of 30,000 s on the mean."""
+    jobs = [
+        replace(a_job(str(number), steps=1000, throughputs=V100), belief=Even())
+        for number in range(50)
+    ]
+    seen = view(",".join(["5xV100"] * 10), *jobs)
+    outlook, _, _ = seen.play(Way(0.5, Typing.REGRET), ROUND_PACE)
+    assert outlook is not None
+    assert outlook.mean_jct_s == pytest.approx(15_000.0, rel=0.03)
+    assert outlook.makespan_s == pytest.approx(30_000.0, rel=0.05)
+
+
+def test_no_job_goes_first_for_a_size_that_is_not_known() -> None:
+    """The long job of the test above is not promoted where its size is only believed."""
+    long = replace(a_job("99", steps=100_000, throughputs=V100), belief=Even())
+    short = [a_job(str(number), steps=10_000, throughputs=V100) for number in range(80)]
+    way, _, num_ways = choose(view(",".join(["4xV100"] * 4), long, *short), None, 360.0)
+    assert not way.promoted
+    assert not way.critical_first
+    assert num_ways >= 4
+
+
 def test_at_the_end_of_a_workload_the_makespan_weighs_no_more_than_before() -> None:
     """The long job first saves 5,000 s of makespan, and costs 10,000 s of completion times.
 

@@ -166,7 +166,7 @@ def test_a_number_of_intervals_that_is_none_is_refused() -> None:
 
 
 def test_copies_train_synchronously_after_they_had_one_state_of_the_optimiser() -> None:
-    """Else equal gradients would move their parameters apart; an interval of a step each does it."""
+    """Else equal gradients would move parameters apart; an interval of a step each does it."""
     dealer = Dealer(Settings(slot_s=10.0), None, lambda end, here: Kind.SYNCHRONOUS)
     apart = replace(LONG, with_state=False, states=(2,))
     alone = replace(LONG, with_state=False, states=(2, 3))  # of a copy that was asked to save

@@ -87,6 +87,18 @@ def test_what_ended_teaches_and_the_prior_does_not() -> None:
         assert is_near == is_right
 
 
+@pytest.mark.parametrize("sizes", ["oracle", "limit", "learned", "prior"])
+def test_policies_see_the_distribution_where_sizes_are_learned(sizes: str) -> None:
+    """Only what jobs teach is a distribution; its value now is the rest of the steps."""
+    _, seen = play(a_limited("1", 60_000, 300_000), sizes=sizes)
+    for _, jobs in seen:
+        for job in jobs.values():
+            assert (job.belief is not None) is (sizes == "learned")
+            if job.belief:
+                left_s = job.belief.left_s(job.progress.steps_done / 10.0)
+                assert job.steps_left / 10.0 == pytest.approx(left_s, abs=0.2)
+
+
 def test_a_history_is_known_from_the_start() -> None:
     """Where one is given, and its jobs are not played."""
     before = [a_limited(f"old{n}", 60_000, user="ada", workload="bert") for n in range(20)]
