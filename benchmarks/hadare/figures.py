@@ -18,6 +18,7 @@ OTHERS = (
     ("HadarE, constant rate", "single, constant rate"),
     ("averaged ends, constant rate", "single, constant rate"),
     ("HadarE, rate x 2", "HadarE"),
+    ("HadarE, rate by copies", "HadarE"),
     ("single, rate x 2", "single"),
     ("HadarE, rate x 2", "single, same time"),
     ("HadarE, 4 x the steps", "single, 4 x the steps"),

@@ -59,6 +59,7 @@ class Run:
     outer: bool = False
     schedule: str = "cosine"
     rate: float = 1.0
+    by_copies: bool = False  # the rate follows the number of copies, as by default
 
     @property
     def speeds(self) -> dict[int, float]:
@@ -103,6 +104,7 @@ QUESTIONS: Mapping[str, tuple[int, Mapping[str, Mapping[str, Any]]]] = {
     "slots": (3, {f"{x}x": {"slot_s": x * BASE_SLOT_S} for x in (1, 4, 8, 16)}),
     "copies": (3, {f"{n} copies": {"copies": n} for n in (2, 8)}),
     "rate": (3, {"HadarE, rate x 2": {"rate": 2.0}, "single, rate x 2": {**SINGLE, "rate": 2.0}}),
+    "by copies": (3, {"HadarE, rate by copies": {"by_copies": True}}),
     "longer": (
         3,
         {
@@ -148,7 +150,7 @@ def train(run: Run) -> dict[str, Any]:
         settings=Settings(
             optimiser=OptimiserRule(run.rule),
             outer=Outer() if run.outer else None,
-            rate_by_copies=False,  # as all that is recorded
+            rate_by_copies=run.by_copies,
         ),
     )
     curve: list[list[float]] = []
@@ -181,8 +183,8 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 def make(runs: Sequence[tuple[str, Run]], path: Path) -> None:
     """Train what is not in the file yet, and add a line for each."""
-    done = [record["run"] for record in records(path)]
-    todo = [(name, run) for name, run in runs if asdict(run) not in done]
+    done = [Run(**record["run"]) for record in records(path)]
+    todo = [(name, run) for name, run in runs if run not in done]
     with _progress(len(todo)) as show:
         for number, (name, run) in enumerate(todo):
             show(number, f"{run.task}, {run.optimiser}, seed {run.seed}, {name}")
