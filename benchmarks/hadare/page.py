@@ -362,6 +362,10 @@ _WORDS: tuple[tuple[str, Sequence[tuple[str, str, str]]], ...] = (
         ),
     ),
     (
+        "The rate by the root of the effective number of copies, the default since these runs",
+        (("HadarE is", "HadarE, rate by copies", "HadarE"),),
+    ),
+    (
         "A learning rate that stays as it is",
         (
             ("HadarE at equal steps is", "HadarE, constant rate", "single, constant rate"),
