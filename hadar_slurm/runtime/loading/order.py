@@ -40,8 +40,9 @@ class Order:
                 f"DistributedSampler(num_replicas={sampler.num_replicas}): this copy has {ranks} "
                 "processes; leave num_replicas out, copies share the steps themselves"
             )
+        dataset: Any = loader.dataset
         order = cls(
-            size=len(loader.dataset),  # type: ignore[arg-type]
+            size=len(dataset),
             # A DistributedSampler's loader has a batch of each process, others that of the copy.
             batch_size=batch_size * (ranks if is_spread else 1),
             is_shuffled=sampler.shuffle if is_spread else isinstance(sampler, data.RandomSampler),

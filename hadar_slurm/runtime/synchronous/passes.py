@@ -33,9 +33,9 @@ class Passes:
         if self._hooks:
             return
         self.parameters = [each for each in self.model.parameters() if each.requires_grad]
+        watched: Any = self.parameters
         self._hooks = [
-            each.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
-            for each in self.parameters
+            each.register_post_accumulate_grad_hook(self._accumulated) for each in watched
         ]
         self._hooks.append(self.optimiser.register_step_post_hook(self._stepped))
 
