@@ -266,7 +266,7 @@ class Notes:
 
     def begin(self, copy: Copy, step: int, positions: range) -> bool:
         """Note the share of a step that this copy is about to train; return whether it is one."""
-        part = copy.synchronous
+        part = copy.member.synchronous
         if part is None or not part.is_training:
             self._share = None
             return False

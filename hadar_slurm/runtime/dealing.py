@@ -27,6 +27,9 @@ class Dealer:
     assignment: Path | None
     # How these copies train the interval after an end.
     kind: Callable[[SlotEnd, Collection[int]], Kind] = lambda end, here: Kind.AVERAGED
+    # Whether copies may train the interval after the next synchronously, for which they need
+    # equal states of the optimiser.
+    needs_state: Callable[[SlotEnd], bool] = lambda end: False
 
     def deal(
         self,
@@ -51,7 +54,9 @@ class Dealer:
             return replace(end, ahead={}, together=False)
         assignment = self._assignment()
         kind = Kind.AVERAGED if is_averaged else self.kind(end, here)
-        is_alike = end.with_state and end.slot in (end.states or (end.slot,))
+        # After an interval that counted nothing all take the state of an earlier end.
+        is_shared = end.with_state and end.slot in (end.states or (end.slot,))
+        is_alike = is_shared or bool(end.spoilt)
         if kind is Kind.SYNCHRONOUS and not is_alike:
             kind = Kind.WATCHED  # after it all copies have one state of the optimiser
         together = kind is Kind.SYNCHRONOUS
@@ -84,6 +89,7 @@ class Dealer:
             together=False,
             length_s=length_s,
             with_state=kind is Kind.WATCHED
+            or (not is_averaged and self.needs_state(end))
             or self._is_with_state(end.slot + 1, with_state_s, length_s),
         )
 

@@ -66,7 +66,7 @@ class Member:
         self.where, settings = where, self.settings
         self.slots = Slots(where.directory, settings.keep_every, settings.most_kept)
         self.learner.exchange = Exchange(where.copy, self.slots, settings.optimiser)
-        dealer = Dealer(settings, where.assignment, self._kind)
+        dealer = Dealer(settings, where.assignment, self._kind, self._needs_state)
         self.ending = Ending(self.slots, settings, dealer, self.costs)
         self.presence = Presence(where.directory, where.copy, settings.gone_after_s)
         begun = Begun(self.slots, where, is_first)
@@ -78,6 +78,10 @@ class Member:
         if self.synchronous is None:
             return Kind.AVERAGED
         return self.choice.kind(here, self.synchronous.roster.able(), end.costly)
+
+    def _needs_state(self, end: SlotEnd) -> bool:
+        """Return whether the interval after the next may be synchronous."""
+        return self.synchronous is not None and not end.costly
 
     def enrol(self) -> None:
         """Let other copies know that this one can train synchronously, or average for good."""

@@ -275,7 +275,15 @@ def _library() -> Any:
 
 def run_task(cell: Cell, path: Path) -> None:
     """Run one cell, and write its record (main function of a task)."""
+    silenced = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
+    try:
+        _run_task(cell, path)
+    finally:
+        logging.disable(silenced)
+
+
+def _run_task(cell: Cell, path: Path) -> None:
     if cell.key != path.stem:
         text = "the code or the solvers have changed since it was submitted; repeat the command"
         record = failed_record(cell, text) | {"key": path.stem}
