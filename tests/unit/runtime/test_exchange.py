@@ -31,7 +31,10 @@ def a_copy(directory: Path, number: int, **settings: Any) -> tuple[Copy, Callabl
     model, optimiser, train = train_copy.make(0, dropout=0.0)
     known = Settings(poll_s=0.01, **({"slot_s": 60.0} | settings))
     where = Surroundings(copy=number, directory=directory)
-    return Copy(model, optimiser, total_steps=400, settings=known, surroundings=where), train
+    copy = Copy(
+        model, optimiser, total_steps=400, mode="averaged", settings=known, surroundings=where
+    )
+    return copy, train
 
 
 def begin(copy: Copy, dealt: dict[int, int], **known: Any) -> SlotEnd:
