@@ -192,7 +192,8 @@ def _train(job: Job, where: Surroundings, step_s: float) -> None:
             optimiser.step()
             if not is_together:
                 notes.write("steps", step)
-    notes.write("final", notes.checksum())
+    # Copies that average may have optimiser states of their own.
+    notes.write("final", notes.checksum(state.MODEL))
 
 
 def _spoil(path: Path, model: Model) -> Spoil | None:
@@ -284,10 +285,12 @@ class Notes:
             self._files[name] = self._path(name).open("a", buffering=1)
         self._files[name].write(json.dumps(value) + "\n")
 
-    def checksum(self) -> int:
-        """Return a checksum of the whole state."""
+    def checksum(self, prefix: str = "") -> int:
+        """Return a checksum of the state, or of what has names with a prefix."""
         found = 0
-        for _, tensor in sorted(state.tensors_of(self.model, self.optimiser)[0].items()):
+        for name, tensor in sorted(state.tensors_of(self.model, self.optimiser)[0].items()):
+            if not name.startswith(prefix):
+                continue
             found = zlib.crc32(tensor.detach().reshape(-1).contiguous().numpy().data, found)
         return found
 

@@ -21,6 +21,8 @@ from hadar_slurm.runtime.copy import Copy  # noqa: E402
 from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E402
 
 SHORT = replace(SETTINGS, slot_s=0.2)
+# Synchronous copies end an interval after a second at the earliest.
+EPOCHS = {"averaged": 6, "synchronous": 40}
 
 
 def trained(path: Path, evaluate: Callable[[Any, int], Any] | None, **options: Any) -> Copy:
@@ -116,7 +118,9 @@ def evaluated(job: Job) -> list[list[int]]:
 @pytest.mark.parametrize("mode", ["averaged", "synchronous"])
 def test_one_of_two_copies_evaluates_each_average(job: Callable[..., Job], mode: str) -> None:
     """Each once, the last with the final parameters of all copies."""
-    made = job(copies=2, epochs=6, mode=mode, slow=(0.005, 0.005), settings=SHORT, prepare=note)
+    made = job(
+        copies=2, epochs=EPOCHS[mode], mode=mode, slow=(0.005, 0.005), settings=SHORT, prepare=note
+    )
     made.run()
     steps = [step for step, _ in evaluated(made)]
     assert len(steps) > 2, made.log()
@@ -142,7 +146,12 @@ def test_a_copy_that_dies_as_it_evaluates_is_left_behind(
 
     settings = replace(SHORT, gone_after_s=5.0)
     made = job(
-        copies=2, epochs=6, mode=mode, slow=(0.005, 0.005), settings=settings, prepare=prepare
+        copies=2,
+        epochs=EPOCHS[mode],
+        mode=mode,
+        slow=(0.005, 0.005),
+        settings=settings,
+        prepare=prepare,
     )
     made.start(0, 1)
     for copy in (0, 1):
