@@ -240,8 +240,9 @@ class Durations:
         self._beliefs.clear()
         self._site = None
 
-    def belief(self, work: Work, limit_s: float = math.inf) -> Belief:
-        """Return how long a job of this work and time limit is believed to train."""
+    def belief(self, work: Work, trained_s: float, limit_s: float = math.inf) -> Belief:
+        """Return how long a job is believed to train; a limit that it has outlived says nothing."""
+        limit_s = limit_s if trained_s < limit_s else math.inf
         found = self._beliefs.get((work, limit_s))
         if found is None:
             found = self._beliefs[work, limit_s] = Belief(self._of(work, limit_s), limit_s)
@@ -249,8 +250,7 @@ class Durations:
 
     def left_s(self, work: Work, trained_s: float, limit_s: float = math.inf) -> float:
         """Return how long a job is taken to train on, in seconds on its fastest type."""
-        limit_s = limit_s if trained_s < limit_s else math.inf
-        return self.belief(work, limit_s).left_s(trained_s)
+        return self.belief(work, trained_s, limit_s).left_s(trained_s)
 
     def _of(self, work: Work, limit_s: float) -> Shares:
         key = (work, bin_of(limit_s))

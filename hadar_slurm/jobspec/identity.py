@@ -45,7 +45,7 @@ _COUNTER = frozenset(_COUNTERS.split())
 _TURNS, _LEAST_RANDOM = 3, 6
 _TURN = re.compile(r"(?<=[0-9])(?=[A-Za-z])|(?<=[A-Za-z])(?=[0-9])")
 
-# Names that tools and habits give to any work. Tools also name their scripts anew for each job.
+# Names that tools and habits give to any work. Some tools also name each script differently.
 _OF_TOOLS = frozenset(("dask-worker", "submitit"))
 _GENERIC = _OF_TOOLS | frozenset(
     """

@@ -55,8 +55,7 @@ class Dealer:
         assignment = self._assignment()
         kind = Kind.AVERAGED if is_averaged else self.kind(end, here)
         # After an interval that counted nothing all take the state of an earlier end.
-        is_shared = end.with_state and end.slot in (end.states or (end.slot,))
-        is_alike = is_shared or bool(end.spoilt)
+        is_alike = (end.with_state and end.has_state) or bool(end.spoilt)
         if kind is Kind.SYNCHRONOUS and not is_alike:
             kind = Kind.WATCHED  # after it all copies have one state of the optimiser
         together = kind is Kind.SYNCHRONOUS

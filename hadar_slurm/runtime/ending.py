@@ -94,7 +94,7 @@ class Ending:
             done=end.done | applied,
             dealt={},
             spoilt=(),
-            states=(*_states(end)[-1:], end.slot + 1),
+            states=(*end.state_slots[-1:], end.slot + 1),
             costly=tuple(sorted(costly or end.costly)),
             stopped=stopped,
             rate_factor=1.0,
@@ -106,7 +106,7 @@ class Ending:
             if found is None or found[0].id != end.id:
                 return None
             tensors, facts = merging.unchanged(found[1])
-            after = replace(after, done=end.done, spoilt=spoilt, states=_states(end))
+            after = replace(after, done=end.done, spoilt=spoilt, states=end.state_slots)
         cost_s, with_state_s = self.costs.total_s, self.costs.with_state_s
         after = self.dealer.deal(after, here, cost_s, with_state_s, is_averaged=bool(costly))
         if not self.slots.end_as(after, tensors, facts):
@@ -127,7 +127,7 @@ class Ending:
                 counted = [(len(part.done), file) for part, file in parts]
                 rule, outer = self.settings.optimiser, self.settings.outer
                 tensors, facts, has_state = merging.merged(base, counted, rule, outer)
-            states = (*_states(end)[-1:], after.slot) if has_state else _states(end)
+            states = (*end.state_slots[-1:], after.slot) if has_state else end.state_slots
             speeds = {part.copy: len(part.done) / max(part.seconds, 1e-6) for part, _ in parts}
             speeds_here = {copy: speeds.get(copy, 0.0) for copy in here}
             cost_s, with_state_s = self.costs.total_s, self.costs.with_state_s
@@ -196,8 +196,3 @@ class Ending:
             elif len(part.done):
                 usable.append((part, file))
         return usable, faults
-
-
-def _states(end: SlotEnd) -> tuple[int, ...]:
-    """Return the newest slots whose ends have the optimiser's state, at an end."""
-    return end.states or (end.slot,)

@@ -84,8 +84,7 @@ class SizesBackend:
             work, limit = work_of(spec), spec.limit_steps
             total = learned_steps(self.durations, work, done=done, best=best, limit_steps=limit)
             if self.learns:  # a distribution that no job can confirm is none to draw sizes from
-                limit_s = limit / best if done < limit else math.inf
-                belief = self.durations.belief(work, limit_s)
+                belief = self.durations.belief(work, done / best, limit / best)
         seen = self._specs.get(spec.job_id)
         # Policies cache results per spec: keep the object while it is equal.
         if seen is None or seen.total_steps != total or seen.throughputs != spec.throughputs:

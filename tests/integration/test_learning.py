@@ -17,7 +17,7 @@ NUMBER, ELAPSED_S, LIMIT_S = 30, 600, 36_000
 
 
 def write_history(path: Path, user: str) -> None:
-    """Write jobs that a tool named anew each time, and one that still runs."""
+    """Write jobs to each of which a tool gave another name, and one that still runs."""
     lines = [HEADING]
     for number in range(1, NUMBER + 2):
         begin_s = 1_750_000_000 + 1000 * number

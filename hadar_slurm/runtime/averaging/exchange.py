@@ -117,7 +117,7 @@ class Exchange:
 
     def _state(self, end: SlotEnd, file: TensorFile) -> dict[int, dict[str, Any]] | None:
         """Return the optimiser's state in the newest end that has one; None: none can be read."""
-        for slot in reversed(end.states or (end.slot,)):
+        for slot in reversed(end.state_slots):
             try:
                 source = file if slot == end.slot else self.slots.read(slot)[1]
                 names = [name for name in source.names if name.startswith(state.OPTIMISER)]

@@ -109,9 +109,14 @@ class SlotEnd:
         }
 
     @property
+    def state_slots(self) -> tuple[int, ...]:
+        """Return the newest slots whose ends have the optimiser's state, at this end."""
+        return self.states or (self.slot,)
+
+    @property
     def has_state(self) -> bool:
         """Whether the file of this end has the optimiser's state."""
-        return not self.states or self.states[-1] == self.slot
+        return self.state_slots[-1] == self.slot
 
     @property
     def is_exact(self) -> bool:

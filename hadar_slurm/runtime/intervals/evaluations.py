@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 # (model, steps of the whole job that it has) -> a plain value to be kept, or None.
 Evaluate = Callable[[nn.Module, int], Any]
-# Of so many averagings it stays known that they were taken.
+# Of how many averagings it stays known that they were taken.
 _KEPT = 3
 
 

@@ -1,4 +1,4 @@
-"""The sizes of jobs whose steps nobody gave: as ended jobs say, within their time limits.
+"""The sizes of jobs whose steps are not given: as ended jobs say, within their time limits.
 
 A run counts once Slurm shows its end, whatever its final state, since it held GPUs for that time.
 Only the last run of a requeued job is known, so such jobs say nothing.

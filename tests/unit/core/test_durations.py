@@ -135,7 +135,7 @@ def test_drawn_sizes_have_the_distribution_that_is_believed(
 ) -> None:
     """Of 4,000 evenly spread draws, as many end in each bin as the shares say; at the limit all."""
     known = some_history(*[(a_work(), hours * HOUR_S) for hours in (0.5, 1.0, 2.0, 8.0, 30.0)])
-    belief, number = known.belief(a_work(), limit_s), 4000
+    belief, number = known.belief(a_work(), 0.0, limit_s), 4000
     ends_s = [trained_s + belief.rest_s(trained_s, (i + 0.5) / number) for i in range(number)]
     assert ends_s == sorted(ends_s)
     assert trained_s < ends_s[0] <= ends_s[-1] <= limit_s

@@ -22,7 +22,7 @@ class Watcher(Protocol):
         """`jobs_done` jobs of a cell have ended."""
 
     def in_slurm(self, pending: int, running: int) -> None:
-        """So many cells are jobs of Slurm."""
+        """How many cells are jobs of Slurm."""
 
     def finished(self, index: int, record: Record, *, was_known: bool) -> None:
         """A cell has ended, in this run or (`was_known`) in an earlier one."""
