@@ -19,13 +19,10 @@ from pathlib import Path
 
 import torch
 from tasks import OPTIMISERS, TASKS, cosine, task
-from torch import nn
-from torch.nn.functional import cross_entropy
 
 from hadar_slurm.runtime.copy import Copy
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 
-_CLIP = 1.0
 _RECENT = 0.2  # the weight of the last step in the expected time of backward
 
 
@@ -35,7 +32,6 @@ class Pace:
     def __init__(self, sample_s: float) -> None:
         self.sample_s, self.backward_s, self.late_s = sample_s, 0.0, 0.0
         self._begun_s = self._backward_begun_s = 0.0
-        self._target_s = 0.0
 
     def begin(self) -> None:
         """A step begins."""
@@ -43,8 +39,7 @@ class Pace:
 
     def before_backward(self, samples: int) -> None:
         """Wait until only the usual time of backward is left of the time of the samples."""
-        self._target_s = samples * self.sample_s
-        until_s = self._begun_s + self._target_s - self.backward_s
+        until_s = self._begun_s + samples * self.sample_s - self.backward_s
         now_s = time.monotonic()
         self.late_s += max(0.0, now_s - until_s)
         time.sleep(max(0.0, until_s - now_s))
@@ -74,7 +69,8 @@ def main() -> None:
     sample_s = options.period / learnt.batch_size / float(speeds[os.environ["SLURMD_NODENAME"]])
     model, optimiser = learnt.make(options.optimiser, options.seed)
     pace, own_steps, number = Pace(sample_s), 0, Surroundings.of().copy
-    inputs, targets = learnt.train.inputs, learnt.train.targets
+    # The gradients of the first parameters are the last to be computed.
+    next(model.parameters()).register_hook(lambda _: pace.computed())
     with Copy(
         model,
         optimiser,
@@ -85,19 +81,9 @@ def main() -> None:
     ) as copy:
         for step in copy.steps():
             pace.begin()
-            rows = copy.samples(step, batch_size=learnt.batch_size, size=len(inputs))
             if not own_steps:
                 write(options.notes / f"begun-{number}", {})
-            model.train()
-            loss = cross_entropy(model(inputs[rows]).flatten(0, -2), targets[rows].flatten())
-            optimiser.zero_grad()
-            # The gradients of the first parameters are the last to be computed.
-            hook = next(model.parameters()).register_hook(lambda _: pace.computed())
-            pace.before_backward(len(rows))
-            loss.backward()  # type: ignore[no-untyped-call]
-            hook.remove()
-            nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
-            optimiser.step()
+            learnt.step(copy, step, pace.before_backward)
             own_steps += 1
     loss_held_out, accuracy = learnt.held_out_quality(model)
     facts = {"loss": loss_held_out, "accuracy": accuracy, "own_steps": own_steps}

@@ -52,12 +52,15 @@ class Task:
             return network, SGD(network.parameters(), lr=self.sgd * rate, momentum=0.9)
         return network, Adam(network.parameters(), lr=self.adam * rate, fused=True)
 
-    def step(self, copy: Copy, number: int) -> None:
-        """Train one step of a copy."""
+    def step(
+        self, copy: Copy, number: int, before_backward: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """Train one step of a copy; `before_backward` is called with its number of samples."""
         rows = copy.samples(number, batch_size=self.batch_size, size=len(self.train.inputs))
         copy.model.train()
         loss = _loss(copy.model(self.train.inputs[rows]), self.train.targets[rows])
         copy.optimiser.zero_grad()
+        before_backward(len(rows))
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(copy.model.parameters(), _CLIP)
         copy.optimiser.step()
