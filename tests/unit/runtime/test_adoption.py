@@ -16,20 +16,24 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from fakes.by_loader import LIMIT_S, until  # noqa: E402
+from fakes.by_loader import LIMIT_S  # noqa: E402
 
 DOCS = Path(__file__).parents[3] / "docs"
 ORDINARY, ADOPTED = DOCS / "examples" / "ordinary.py", DOCS / "examples" / "in_copies.py"
-# Both copies have loaded PyTorch before one begins: else it may train all steps alone.
+# Neither copy trains before both have joined: else one may train all steps alone.
 HELD = """
 import runpy, sys, time
 from pathlib import Path
-import torch
-script, ready, go = sys.argv[1:]
+from hadar_slurm.runtime.intervals.member import Member
+script, *joined = sys.argv[1:]
 sys.argv = [script]
-Path(ready).touch()
-while not Path(go).exists():
-    time.sleep(0.01)
+first_newest = Member.first_newest
+def with_both(member):
+    Path(joined[member.where.copy]).touch()
+    while not all(Path(each).exists() for each in joined):
+        time.sleep(0.01)
+    return first_newest(member)
+Member.first_newest = with_both
 runpy.run_path(script, run_name="__main__")
 """
 
@@ -95,7 +99,7 @@ def test_the_scripts_train_alone(place: ExitStack, tmp_path: Path, script: Path)
 
 def test_the_adopted_script_trains_in_two_copies(place: ExitStack, tmp_path: Path) -> None:
     """Both take part, and end with the same parameters, of the same quality as one's alone."""
-    go, job = tmp_path / "go", tmp_path / "job"
+    job, joined = tmp_path / "job", [str(tmp_path / f"joined-{copy}") for copy in range(2)]
     copies = [
         start(
             place,
@@ -103,8 +107,7 @@ def test_the_adopted_script_trains_in_two_copies(place: ExitStack, tmp_path: Pat
             "-c",
             HELD,
             str(ADOPTED),
-            str(tmp_path / f"ready-{copy}"),
-            str(go),
+            *joined,
             HADAR_COPIES="2",
             HADAR_JOB_DIR=str(job),
             SLURM_ARRAY_JOB_ID="7",
@@ -112,8 +115,6 @@ def test_the_adopted_script_trains_in_two_copies(place: ExitStack, tmp_path: Pat
         )
         for copy in range(2)
     ]
-    until(lambda: all((tmp_path / f"ready-{copy}").exists() for copy in range(2)))
-    go.touch()
     one, other = (final(each, tmp_path / f"copy-{copy}") for copy, each in enumerate(copies))
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert is_right(one) > 0.9
