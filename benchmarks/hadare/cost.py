@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import product
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -74,8 +75,13 @@ def _io() -> tuple[int, int]:
     return int(facts["rchar"]), int(facts["wchar"])
 
 
-def run_copy(number: int, copies: int, millions: float, where: str, all_here: Barrier) -> None:
-    """Be one copy: change parameters, contribute, average if it is the first, and load."""
+def run_copy(
+    number: int, copies: int, millions: float, where: str, delays: bool, all_here: Barrier
+) -> None:
+    """Be one copy: change parameters, contribute, average if it is the first, and load.
+
+    If it `delays`, as where training goes on: `keep` and `take` stop it, the rest does not.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = model_of(millions)
@@ -91,38 +97,50 @@ def run_copy(number: int, copies: int, millions: float, where: str, all_here: Ba
         dealt = {each: Ranges.of([(each, each + 1)]) for each in range(copies)}
         first = SlotEnd(slot=0, total_steps=TOTAL_STEPS, dealt=dealt, length_s=60.0)
         member.slots.end(first, *member.named())
-    lines, here = [], set(range(copies))
+    lines, here, ahead = [], set(range(copies)), None
     for _ in range(INTERVALS):
         all_here.wait(_LIMIT_S)
-        end, file = member.newest()
-        copy.learner.load(end, file)
+        if ahead is None:
+            copy.learner.load(*member.newest())
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.rand(WIDTH).sub_(0.5), alpha=1e-4)
         all_here.wait(_LIMIT_S)
-        meter = Meter()
+        meter, (end, _) = Meter(), member.newest()
         part = Contribution(number, end.slot + 1, end.id, end.dealt[number], 1.0, is_checked=True)
+        if delays:
+            with meter.measure("keep"):
+                ahead = copy.learner.go_ahead(part.slot)
+                copy.leading.contributing.finish(part, ahead)
         with meter.measure("save"):
-            copy.leading.contributing.finish(part)
+            if not delays:
+                copy.leading.contributing.finish(part)
             copy.leading.contributing.save()
         all_here.wait(_LIMIT_S)
         if number == 0:
             with meter.measure("merge"):
                 member.ending.end(end, here, here)
         all_here.wait(_LIMIT_S)
+        end, file = member.newest()
         with meter.measure("load"):
-            copy.learner.load(*member.newest())
+            if ahead is None:
+                copy.learner.load(end, file)
+            else:
+                copy.learner.fetch(end, file, ahead)
+        if ahead is not None:
+            with meter.measure("take"):
+                copy.learner.load(end, file, ahead)
         lines.append(meter.found)
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     (Path(where) / f"found-{number}.json").write_text(json.dumps({"parts": lines, "rss": rss}))
 
 
-def measured(millions: float, copies: int, directory: Path) -> dict[str, Any]:
+def measured(millions: float, copies: int, directory: Path, *, delays: bool) -> dict[str, Any]:
     """Return what an averaging of one size costs on one file system: medians of intervals."""
     context = get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="hadar-cost-", dir=directory) as name:
         all_here = context.Barrier(copies)
-        words = [(number, copies, millions, name, all_here) for number in range(copies)]
+        words = [(number, copies, millions, name, delays, all_here) for number in range(copies)]
         processes = [context.Process(target=run_copy, args=each) for each in words]
         for process in processes:
             process.start()
@@ -139,13 +157,14 @@ def measured(millions: float, copies: int, directory: Path) -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "directory": str(directory),
+        "delays": delays,
         "cpus": os.cpu_count(),
         "load": round(os.getloadavg()[0], 1),
         "torch": torch.__version__,
         "copies": copies,
         "parameters": parameters,
         "rss": max(each["rss"] for each in found),
-        "parts": {part: _medians(found, part) for part in ("save", "merge", "load")},
+        "parts": {part: _medians(found, part) for part in found[0]["parts"][0]},
     }
 
 
@@ -166,10 +185,11 @@ def main() -> None:
     options = words.parse_args()
     if not options.write_only:
         lines = []
-        for directory in options.directories.split(","):
-            for millions in options.millions.split(","):
-                lines.append(measured(float(millions), options.copies, Path(directory)))
-                print(json.dumps(lines[-1]), flush=True)
+        places = product(options.directories.split(","), options.millions.split(","), (False, True))
+        for directory, millions, delays in places:
+            where = Path(directory)
+            lines.append(measured(float(millions), options.copies, where, delays=delays))
+            print(json.dumps(lines[-1]), flush=True)
         options.runs.write_text("".join(json.dumps(line) + "\n" for line in lines))
     records = [json.loads(line) for line in options.runs.read_text().splitlines()]
     options.runs.with_suffix(".md").write_text(cost_page.text(records), encoding="utf-8")

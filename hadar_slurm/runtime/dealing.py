@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 
 from hadar_slurm import handoff
@@ -17,6 +18,13 @@ log = logging.getLogger(__name__)
 
 # An interval above this length is at most this factor longer than the last, for its cost alone.
 _FREE_S, _GROWTH = 60.0, 2.0
+# Where nothing else is set, the part of its steps that a copy may train while it averages, if
+# averaging would otherwise need longer intervals than `_FREE_S`.
+DELAY = 0.9
+# The time in which copies may train ahead, as a multiple of what an averaging takes.
+ROOM = 1.5
+# Of the time that averaging may take, the part for contributing the optimiser's state.
+_STATE_PART = 0.2
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,7 @@ class Dealer:
         cost_s: float,
         with_state_s: float = 0.0,
         *,
+        blocked_s: float = 0.0,
         is_averaged: bool = False,
     ) -> SlotEnd:
         """Return the end of a slot with the next one dealt out among the copies that are `here`.
@@ -48,7 +57,8 @@ class Dealer:
         get the steps of `end.ahead`, which they may have trained. Nothing is dealt for an interval
         that copies train synchronously, which is none if it `is_averaged`; one step each for one in
         which copies are watched.
-        `with_state_s` is what a consolidation takes with the optimiser's state.
+        `with_state_s` is what a consolidation takes with the optimiser's state, and `blocked_s` how
+        long one stops copies that train meanwhile.
         """
         if end.is_complete or not here:
             return replace(end, ahead={}, together=False)
@@ -61,7 +71,8 @@ class Dealer:
         together = kind is Kind.SYNCHRONOUS
         shortest_s = self.settings.shortest_s(is_together=together)
         if together:
-            length_s = self._length_s(shortest_s, cost_s, 0.0, end.length_s)
+            worth_s = cost_s / self.settings.cost_part
+            length_s = self._length_s(shortest_s, worth_s, end.length_s)
             return replace(end, ahead={}, together=True, length_s=length_s)
         weights: Mapping[int, float] = _assigned(assignment, here.keys())
         if weights and assignment is not None and assignment.slot_s <= 0:
@@ -73,7 +84,8 @@ class Dealer:
             usual = sum(known) / len(known) if known else 1.0
             weights = weights or {copy: speed or usual for copy, speed in here.items()}
             step_s = 1.0 / min(weights.values()) if is_measured else 0.0
-            length_s = self._length_s(shortest_s, cost_s, step_s, end.length_s)
+            worth_s = self._worth_s(cost_s, blocked_s)
+            length_s = self._length_s(shortest_s, max(worth_s, step_s), end.length_s)
             # At first a step each, to see how fast they are.
             budget = max(len(weights), sum(weights.values()) * length_s * is_measured)
         if kind is Kind.WATCHED:
@@ -81,34 +93,65 @@ class Dealer:
         quotas = handoff.shares(min(round(budget), len(end.todo)), weights)
         dealt = deal(end.todo, quotas, end.ahead)
         fastest_first = sorted(dealt, key=lambda copy: (-len(dealt[copy]), copy))
+        with_state = (
+            kind is Kind.WATCHED
+            or (not is_averaged and self.needs_state(end))
+            or self._is_with_state(end.slot + 1, cost_s, with_state_s, length_s)
+        )
         return replace(
             end,
             dealt={copy: dealt[copy] for copy in fastest_first},
-            ahead=self._ahead(end.todo, dealt),
+            ahead=self._ahead(end.todo, dealt, self._delay(cost_s, with_state=with_state)),
             together=False,
             length_s=length_s,
-            with_state=kind is Kind.WATCHED
-            or (not is_averaged and self.needs_state(end))
-            or self._is_with_state(end.slot + 1, with_state_s, length_s),
+            with_state=with_state,
         )
 
-    def _is_with_state(self, slot: int, with_state_s: float, length_s: float) -> bool:
+    def _is_with_state(
+        self, slot: int, cost_s: float, with_state_s: float, length_s: float
+    ) -> bool:
         """Return whether copies contribute the optimiser's state to a slot of this length."""
-        if length_s <= 0 or slot % self.settings.optimiser_every == 0:
+        if length_s <= 0:
             return True
+        every = self.settings.optimiser_every
+        if self._is_dear(cost_s):
+            worth_s = with_state_s / (_STATE_PART * self.settings.cost_part)
+            every = max(every, ceil(worth_s / length_s))
         shortest_s = self.settings.shortest_s(is_together=False)
-        return 0 < with_state_s <= self.settings.cost_part * shortest_s
+        is_cheap = 0 < with_state_s <= self.settings.cost_part * shortest_s
+        return is_cheap or slot % every == 0
 
-    def _length_s(self, shortest_s: float, cost_s: float, step_s: float, before_s: float) -> float:
+    def _is_dear(self, cost_s: float) -> bool:
+        """Return whether intervals would last longer than a minute if copies waited."""
+        is_chosen = self.settings.delay is None
+        return is_chosen and cost_s > self.settings.cost_part * _FREE_S
+
+    def _delay(self, cost_s: float, *, with_state: bool) -> float:
+        """Return the part of its steps that a copy may train while the interval is averaged.
+
+        By itself only where averaging is dear, and not while the optimiser's state is contributed,
+        which would need the memory for it once more.
+        """
+        if self.settings.delay is not None:
+            return self.settings.delay
+        return DELAY if self._is_dear(cost_s) and not with_state else 0.0
+
+    def _worth_s(self, cost_s: float, blocked_s: float) -> float:
+        """Return the length of an interval in which averaging takes as much as it may."""
+        delay = self._delay(cost_s, with_state=False)
+        if not delay:
+            return cost_s / self.settings.cost_part
+        return max(blocked_s / self.settings.cost_part, cost_s * ROOM / delay)
+
+    def _length_s(self, shortest_s: float, worth_s: float, before_s: float) -> float:
         """Return how long an interval lasts: as short as its cost and the slowest copy allow.
 
-        It has a step of the slowest copy, which takes `step_s`. The last one lasted `before_s`. An
-        interval that is to be longer than a minute is at most twice as long as that: a single
-        consolidation may have been delayed. 0 says that the quotas alone end an interval.
+        The last one lasted `before_s`. An interval that is to be longer than a minute is at most
+        twice as long as that: a single consolidation may have been delayed. 0 says that the quotas
+        alone end an interval.
         """
         if shortest_s <= 0:
             return 0.0
-        worth_s = max(cost_s / self.settings.cost_part, step_s)
         return max(shortest_s, min(worth_s, max(_GROWTH * before_s, _FREE_S)))
 
     def takers(self, here: Collection[int]) -> set[int]:
@@ -120,11 +163,11 @@ class Dealer:
         assignment = self._assignment()
         return set(_assigned(assignment, assignment.quotas)) if assignment else set()
 
-    def _ahead(self, todo: Ranges, dealt: Mapping[int, Ranges]) -> dict[int, Ranges]:
+    def _ahead(self, todo: Ranges, dealt: Mapping[int, Ranges], delay: float) -> dict[int, Ranges]:
         """Return what each copy may train ahead of the steps that are not dealt."""
         for steps in dealt.values():
             todo -= steps
-        most = {copy: int(self.settings.delay * len(steps)) for copy, steps in dealt.items()}
+        most = {copy: int(delay * len(steps)) for copy, steps in dealt.items()}
         quotas = handoff.shares(min(sum(most.values()), len(todo)), most)
         return {copy: steps for copy, steps in deal(todo, quotas).items() if len(steps)}
 

@@ -130,9 +130,10 @@ class Ending:
             states = (*end.state_slots[-1:], after.slot) if has_state else end.state_slots
             speeds = {part.copy: len(part.done) / max(part.seconds, 1e-6) for part, _ in parts}
             speeds_here = {copy: speeds.get(copy, 0.0) for copy in here}
-            cost_s, with_state_s = self.costs.total_s, self.costs.with_state_s
-            after = replace(after, states=states)
-            dealt = self.dealer.deal(after, speeds_here, cost_s, with_state_s)
+            costs, after = self.costs, replace(after, states=states)
+            dealt = self.dealer.deal(
+                after, speeds_here, costs.total_s, costs.with_state_s, blocked_s=costs.blocked_s
+            )
             try:
                 is_first = self.slots.end(dealt, tensors, facts)
                 return len(parts) if is_first else None

@@ -104,7 +104,8 @@ class Peers:
         idle = {copy for copy, doing in present.items() if doing is Doing.WAITS} - training
         waiting = idle & self.ending.dealer.takers(here)
         self._since = {copy: self._since.get(copy, now_s) for copy in waiting}
-        cost_s, gather_s = self.costs.total_s, self.settings.gather_s
+        cost_s = self.costs.blocked_s if end.ahead else self.costs.total_s
+        gather_s = self.settings.gather_s
         if (
             not waiting
             or now_s - min(self._since.values()) < gather_s

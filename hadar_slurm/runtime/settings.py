@@ -28,7 +28,8 @@ class Settings:
     # Copies that average train with a higher rate: True, by their number; or by this factor.
     rate_by_copies: bool | float = True
     # Above 0 a copy trains on while it waits for the average: this part of its steps in the slot.
-    delay: float = 0.0
+    # None: where averaging takes longer than `cost_part` of a minute.
+    delay: float | None = None
     gone_after_s: float = 15.0  # a copy without a sign of life for this time is gone
     sign_every_s: float = 2.0
     patience: float = 0.5  # how long copies wait for a late one, in lengths of a slot
@@ -44,7 +45,7 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0 < self.cost_part <= 1:
             raise ValueError(f"cost_part must be above 0 and at most 1, not {self.cost_part}")
-        if not 0 <= self.delay <= 1:
+        if self.delay is not None and not 0 <= self.delay <= 1:
             raise ValueError(f"delay must be 0 to 1, not {self.delay}")
         if not isinstance(self.rate_by_copies, bool) and self.rate_by_copies <= 0:
             raise ValueError(f"rate_by_copies must be above 0, not {self.rate_by_copies}")

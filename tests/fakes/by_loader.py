@@ -7,10 +7,8 @@ Each copy notes in `notes/`: `batches-C` has a line for each batch, with the ind
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fakes.together import forked
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -162,16 +161,10 @@ class Job:
 
     def start(self, *copies: int) -> None:
         """Start copies."""
-        context: Any = multiprocessing.get_context("fork")
         self.plan.make()  # loads what an optimiser needs, once for all copies
         for copy in copies:
             # Not daemonic: a copy has workers.
-            process = context.Process(target=train, args=(self.plan, copy))
-            with warnings.catch_warnings():
-                # Python warns of forks beside threads; this process's own are of no use to a copy.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                process.start()
-            self.processes[copy] = process
+            self.processes[copy] = forked(train, self.plan, copy, is_daemon=False)
 
     def end(self, copy: int, status: int = 0) -> None:
         """Wait until a copy ends with a status."""

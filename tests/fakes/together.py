@@ -7,6 +7,7 @@ parameters.
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -14,7 +15,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,26 @@ SETTINGS = Settings(
 )
 LIMIT_S = 120.0
 SIZE = 96
+
+
+def forked(target: Callable[..., None], *words: object, is_daemon: bool = True) -> Any:
+    """Start a process that is forked from this one, and return it.
+
+    It must not collect this process's garbage: a process group that an earlier test has left would
+    wait for its threads there, which are not forked.
+    """
+    context: Any = multiprocessing.get_context("fork")
+    process = context.Process(target=target, args=words, daemon=is_daemon)
+    gc.collect()
+    gc.freeze()
+    try:
+        with warnings.catch_warnings():
+            # Python warns of forks beside threads; this process's own are of no use to a copy.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+    finally:
+        gc.unfreeze()
+    return process
 
 
 @dataclass(frozen=True)
@@ -195,17 +216,11 @@ class Job:
 
     def start(self, *copies: int, **options: Any) -> None:
         """Start copies; step 0 is trained when all of them are present."""
-        context: Any = multiprocessing.get_context("fork")
         for copy in copies:
             self.starts[copy] = self.starts.get(copy, -1) + 1
             plan = Plan(self.directory, self.notes, self.total_steps, restart=self.starts[copy])
             plan = replace(plan, **{"awaits": {0: copies}, **self.options, **options})
-            process = context.Process(target=train, args=(plan, copy), daemon=True)
-            with warnings.catch_warnings():
-                # Python warns of forks beside threads; this process's own are of no use to a copy.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                process.start()
-            self.processes[copy] = process
+            self.processes[copy] = forked(train, plan, copy)
 
     def kill(self, copy: int, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a copy a signal."""

@@ -35,18 +35,20 @@ def make(
     batch_norm: bool = True,
     width: int = 16,
     sample_s: float = 0.0,
+    device: str = "cpu",
 ) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[Copy, int], None]]:
     """Return a model, its optimiser, and a function that trains one step of a copy."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     norm = nn.BatchNorm1d(width) if batch_norm else nn.Identity()
     first, last = nn.Linear(8, width), nn.Linear(width, 2)
-    model: nn.Module = nn.Sequential(first, norm, nn.Dropout(dropout), last)
+    model: nn.Module = nn.Sequential(first, norm, nn.Dropout(dropout), last).to(device)
     if distributed.is_initialized():
         model = DistributedDataParallel(model)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
     inputs = torch.randn(96, 8, generator=torch.Generator().manual_seed(5))
-    labels = (inputs.sum(dim=1) > 0).long()
+    labels = (inputs.sum(dim=1) > 0).long().to(device)
+    inputs = inputs.to(device)
 
     def train(copy: Copy, step: int) -> None:
         batch = copy.samples(step, batch_size=16, size=len(inputs))
@@ -91,6 +93,7 @@ def main() -> None:
     words.add_argument("--stopping-rank", type=int, default=0, help="the process that does so")
     words.add_argument("--mode", default="averaged")
     words.add_argument("--sample-s", type=float, default=0.0, help="seconds for each sample")
+    words.add_argument("--device", default="cpu")
     words.add_argument("--go", type=Path, help="wait for this file before joining")
     options = words.parse_args()
     logging.basicConfig(level="INFO")
@@ -103,6 +106,7 @@ def main() -> None:
         batch_norm=not options.no_batch_norm,
         width=options.width,
         sample_s=options.sample_s,
+        device=options.device,
     )
     where = Surroundings(
         copy=options.copy,

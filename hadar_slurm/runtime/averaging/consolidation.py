@@ -42,8 +42,8 @@ class Outer:
         self, base: torch.Tensor, mean: torch.Tensor, velocity: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the new parameters and the new velocity, in the type of `base` and in fp32."""
-        wide = _wide(base)
-        moved = _difference(base.to(wide), mean.to(wide))
+        wide = wide_type(base)
+        moved = difference(base.to(wide), mean.to(wide))
         now = moved if velocity is None else self.momentum * velocity.to(wide) + moved
         step = self.rate * (moved + self.momentum * now)
         return _moved(base, -step), now
@@ -60,24 +60,15 @@ def mean(parts: Sequence[tuple[int, torch.Tensor]]) -> torch.Tensor:
     if (not most.is_floating_point() and not most.is_complex()) or total <= 0:
         return most
     # As differences from one of them: equal parts then give that very part, without rounding.
-    wide = _wide(most)
+    wide = wide_type(most)
     anchor = most.to(wide)
     moved = torch.zeros_like(anchor)
     for steps, tensor in parts:
-        moved += (steps / total) * _difference(tensor.to(wide), anchor)
+        moved += (steps / total) * difference(tensor.to(wide), anchor)
     return _moved(most, moved)
 
 
-def corrected(now: torch.Tensor, then: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
-    """Return `now + (one - then)`: what was made one, and the progress since `then`.
-
-    It is `now` itself where `one` is `then`, and of the type of `now`.
-    """
-    wide = _wide(now)
-    return _moved(now, _difference(one.to(wide), then.to(wide)))
-
-
-def _difference(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def difference(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Return `one - other`; 0 where they are equal, infinities too."""
     return torch.where(one == other, torch.zeros_like(one), one - other)
 
@@ -97,7 +88,7 @@ def check_alike(base: Mapping[str, torch.Size], part: Mapping[str, torch.Size]) 
     return f"{wrong[0]} has the shape {tuple(part[wrong[0]])}" if wrong else ""
 
 
-def _wide(tensor: torch.Tensor) -> torch.dtype:
+def wide_type(tensor: torch.Tensor) -> torch.dtype:
     """Return the type to compute in: single precision at least."""
     if tensor.dtype in (torch.float64, torch.complex128):
         return tensor.dtype

@@ -21,17 +21,25 @@ _newest = partial(deque[float], maxlen=_COUNTED)
 class Parts:
     """How long each part of the newest consolidations took, without waiting for other copies."""
 
+    keep_s: deque[float] = field(default_factory=_newest)  # to keep it while training goes on
     pack_s: deque[float] = field(default_factory=_newest)  # to make a contribution
     save_s: deque[float] = field(default_factory=_newest)  # to write it
     read_s: deque[float] = field(default_factory=_newest)  # to find the average
     load_s: deque[float] = field(default_factory=_newest)  # to read, check and load it
+    take_s: deque[float] = field(default_factory=_newest)  # to add it to what was trained ahead
     made_s: dict[int, float] = field(default_factory=dict)  # to average, by interval
 
     @property
     def total_s(self) -> float:
         """Return what a whole consolidation usually costs a copy; 0 before the first."""
-        parts_s = self.pack_s, self.save_s, list(self.made_s.values()), self.read_s, self.load_s
-        return sum(map(usual, parts_s)) if self.made_s else 0.0
+        made_s = list(self.made_s.values())
+        parts_s = self.pack_s, self.save_s, made_s, self.read_s, self.load_s
+        return self.blocked_s + sum(map(usual, parts_s)) if self.made_s else 0.0
+
+    @property
+    def blocked_s(self) -> float:
+        """Return how long one stops the training of a copy that trains ahead."""
+        return usual(self.keep_s) + usual(self.take_s)
 
 
 @dataclass
@@ -51,6 +59,11 @@ class Costs:
     def total_s(self) -> float:
         """Return what a consolidation usually costs a copy; 0 before the first."""
         return self.without_state.total_s or self.with_state.total_s
+
+    @property
+    def blocked_s(self) -> float:
+        """Return how long one usually stops a copy that trains ahead; 0 before the first."""
+        return self.without_state.blocked_s
 
     @property
     def with_state_s(self) -> float:

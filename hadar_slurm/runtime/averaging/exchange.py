@@ -39,19 +39,18 @@ class Exchange:
     _begun: tuple[SlotEnd, TensorFile] | None = None
 
     def contribution(
-        self, part: Contribution, named: state.Named, *, is_leaving: bool, is_kept: bool
+        self, part: Contribution, named: state.Named, *, is_leaving: bool
     ) -> tuple[Contribution, state.Named]:
         """Return what to contribute: only the reason, where it is not finite.
 
-        A copy that is leaving contributes its optimiser's state, for its next run. `is_kept`: later
-        training must not change it.
+        A copy that is leaving contributes its optimiser's state, for its next run.
         """
         assert self._begun is not None
         self._has_contributed = True
         end, base = self._begun
         tensors, facts = named
         parameters = set(facts["parameters"])
-        part = replace(part, with_state=is_leaving or self._gives_state(end))
+        part = replace(part, with_state=is_leaving or self.gives_state())
         if not part.with_state:
             tensors = {k: v for k, v in tensors.items() if not k.startswith(state.OPTIMISER)}
             facts = {**facts, "state": {}}
@@ -64,8 +63,6 @@ class Exchange:
         rest = {k: v for k, v in found.items() if not k.startswith(state.DIFFERENCE)}
         if fault := fault_in(rest.items(), facts, base):
             return replace(part, done=Ranges(), fault=fault), ({}, facts)
-        if is_kept:
-            found |= state.kept((rest, facts))[0]
         return part, (found, facts)
 
     def take_over(
@@ -86,7 +83,7 @@ class Exchange:
         if is_lost:
             self.differences.left.clear()
         if ahead:
-            ahead.take_over(model, file)
+            ahead.take_over(model, end, file)
         else:
             state.load_model(model, file)
             keeps_own = self._keeps_own(before, end) and not is_lost
@@ -105,7 +102,10 @@ class Exchange:
         is_shared = before.with_state and self.rule is not OptimiserRule.LOCAL
         return self._has_contributed and not is_shared
 
-    def _gives_state(self, end: SlotEnd) -> bool:
+    def gives_state(self) -> bool:
+        """Return whether this copy contributes the optimiser's state to the running interval."""
+        assert self._begun is not None
+        end, _ = self._begun
         if not end.with_state or self.rule is OptimiserRule.RESET:
             return False
         return self.rule is OptimiserRule.AVERAGE or self.copy == next(iter(end.dealt), None)

@@ -93,34 +93,49 @@ def _mean_blocks(base: TensorFile, name: str, given: Sequence[Given]) -> Iterato
     sources = [file.blocks(differ if kind else name) for (_, file), kind in zip_equal(given, kinds)]
     if any(kinds):
         sources.append(base.blocks(name))
-    steps, buffer = [count for count, _ in given], torch.empty(BLOCK)
+    steps, buffer, wide = [count for count, _ in given], torch.empty(BLOCK), torch.empty(BLOCK)
     for number, blocks in enumerate(zip_equal(*sources)):
         values, old = blocks[: len(given)], blocks[-1] if any(kinds) else None
-        if old is not None:
-            moves = [
-                value.to(torch.float32) if kind else value - old
+        found, is_known_finite = None, False
+        if old is not None or values[0].dtype == torch.float32:
+            moves = (
+                _move(each, None if kind else old, wide) for kind, each in zip_equal(kinds, values)
+            )
+            found = _running_mean(steps, moves, buffer)
+            if old is not None:
+                found.add_(old)
+            is_known_finite = is_finite(found)
+        if found is None or not is_known_finite:
+            wholes = [
+                old + value.to(torch.float32) if old is not None and kind else value
                 for kind, value in zip_equal(kinds, values)
             ]
-            found = _running_mean(steps, moves, buffer).add_(old)
-            if not is_finite(found):
-                wholes = [old + each for each in moves]
-                found = mean(list(zip_equal(steps, wholes)))
-        elif values[0].dtype == torch.float32:
-            found = _running_mean(steps, values, buffer)
-            if not is_finite(found):
-                found = mean(list(zip_equal(steps, values)))
-        else:
-            found = mean(list(zip_equal(steps, values)))
-        _check(found, name, base, number * BLOCK)
+            found = mean(list(zip_equal(steps, wholes)))
+            _check(found, name, base, number * BLOCK)
         yield found
 
 
+def _move(value: torch.Tensor, old: torch.Tensor | None, wide: torch.Tensor) -> torch.Tensor:
+    """Return `value - old` in float32, in the memory of `wide` where it has to be computed.
+
+    New memory for each block would take more CPU time than the mean.
+    """
+    here = wide[: len(value)]
+    if old is not None:
+        return torch.sub(value, old, out=here)
+    return value if value.dtype == torch.float32 else here.copy_(value)
+
+
 def _running_mean(
-    steps: Sequence[int], values: Sequence[torch.Tensor], buffer: torch.Tensor
+    steps: Sequence[int], values: Iterator[torch.Tensor], buffer: torch.Tensor
 ) -> torch.Tensor:
-    """Return a step-weighted mean in `buffer`; equal values give that very value."""
-    found, total = buffer[: len(values[0])].copy_(values[0]), steps[0]
-    for count, value in zip_equal(steps[1:], values[1:]):
+    """Return a step-weighted mean in `buffer`; equal values give that very value.
+
+    Each value may use the memory of the one before.
+    """
+    first, total = next(values), steps[0]
+    found = buffer[: len(first)].copy_(first)
+    for count, value in zip_equal(steps[1:], values):
         total += count
         found.lerp_(value, count / total)
     return found

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hadar_slurm.runtime.averaging import state
+from hadar_slurm.runtime.averaging.ahead import Ahead
 from hadar_slurm.runtime.averaging.slots import Contribution
 from hadar_slurm.runtime.intervals.member import Member
 from hadar_slurm.runtime.intervals.requests import Requests
@@ -26,38 +27,62 @@ class Contributing:
     requests: Requests
     # Returns what is trained of the running interval, None between intervals.
     trained: Callable[[], Contribution] | None = None
-    unsaved: tuple[Contribution, state.Named] | None = None
+    is_usable: bool = True  # the newest contribution is finite
+    _kept: tuple[Contribution, state.Named] | None = None  # still to be checked and rounded
+    _unsaved: tuple[Contribution, state.Named] | None = None  # still to be written
     _save_again_s: float = 0.0
 
-    def finish(self, part: Contribution, *, is_leaving: bool = False) -> None:
-        """Have a contribution written by the next `save`: only the reason, if it is not finite."""
-        learner, costs = self.member.learner, self.member.costs
+    @property
+    def is_saved(self) -> bool:
+        """Whether nothing is left to be written."""
+        return self._kept is None and self._unsaved is None
+
+    def finish(
+        self, part: Contribution, ahead: Ahead | None = None, *, is_leaving: bool = False
+    ) -> None:
+        """Have a contribution written by the next `save`: only the reason, if it is not finite.
+
+        Where training goes on `ahead`, that also does the rest of the work.
+        """
+        learner = self.member.learner
+        if ahead is None:
+            self._pack(part, learner.named(), is_leaving=bool(self.requests.asked) or is_leaving)
+        else:
+            with_state = learner.exchange.gives_state()
+            self._kept = part, ahead.contributed(learner.named(), with_state=with_state)
+
+    def _pack(self, part: Contribution, named: state.Named, *, is_leaving: bool) -> None:
+        costs = self.member.costs
         with costs.measure(costs.now.pack_s):
-            found, named = learner.exchange.contribution(
-                part,
-                learner.named(),
-                is_leaving=bool(self.requests.asked) or is_leaving,
-                is_kept=self.member.settings.delay > 0,
+            found, packed = self.member.learner.exchange.contribution(
+                part, named, is_leaving=is_leaving
             )
+        self.is_usable = not found.fault
         if found.fault:
             message = "slot %d of copy %d counts nothing: %s; its steps are dealt out again"
             log.warning(message, part.slot, part.copy, found.fault)
-        self.unsaved = found, named
+        self._kept, self._unsaved = None, (found, packed)
 
     def save(self) -> None:
         """Write the pending contribution; a failed write is tried again."""
         self.requests.say_stop()
-        if self.unsaved is None or time.monotonic() < self._save_again_s:
+        if self._kept is not None:
+            self._pack(*self._kept, is_leaving=False)
+        if self._unsaved is None or time.monotonic() < self._save_again_s:
             return
-        part, named = self.unsaved
+        part, named = self._unsaved
         costs = self.member.costs
         try:
             with costs.measure(costs.now.save_s):
                 self.member.slots.contribute(part, *named)
-            self.unsaved = None
+            self._unsaved = None
         except OSError as error:
             self._save_again_s = time.monotonic() + _SAVE_EVERY_S
             log.warning("nothing of slot %d is contributed yet: %s", part.slot, error)
+
+    def drop(self) -> None:
+        """Forget what is not written: the interval has ended without it."""
+        self._kept = self._unsaved = None
 
     def leave_early(self) -> None:
         """Contribute what was trained of the interval, as the program ends before the job."""

@@ -12,7 +12,7 @@ from hadar_slurm.runtime.averaging.modes import Mode
 from hadar_slurm.runtime.averaging.ranges import Ranges
 from hadar_slurm.runtime.averaging.rates import aim, effective_copies, warm_up_steps
 from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd
-from hadar_slurm.runtime.averaging.tensors import TensorFile
+from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError
 from hadar_slurm.runtime.intervals.contributing import Contributing
 from hadar_slurm.runtime.intervals.evaluations import Evaluations
 from hadar_slurm.runtime.intervals.hosting import Hosting
@@ -71,6 +71,7 @@ class Leading:
             has_it = member.has_loaded(end, file, ahead)
             if not member.ranks.all_have(has_it):
                 self.waiting.pause()
+                learner.ahead = None
                 end, file = member.newest()
                 continue
             learner.ahead = None
@@ -183,7 +184,11 @@ class Leading:
         self.contributing.trained = None
         # Before the contribution with which the interval could end: this copy takes no more.
         member.presence.say(Doing.LEAVES if requests.asked else Doing.WAITS)
-        self.contributing.finish(part())
+        if member.where.copy in end.ahead and not requests.asked:
+            with member.costs.measure(member.costs.now.keep_s):
+                self.contributing.finish(part(), self._go_ahead(end))
+        else:
+            self.contributing.finish(part())
         member.reports.tell("running", end, trained)
 
     def _watched(self, step: int) -> Iterator[int]:
@@ -208,22 +213,29 @@ class Leading:
         """Yield the steps to train while the interval after `end` is averaged."""
         mine = end.ahead.get(self.member.where.copy, Ranges())
         before, both = (sum(map(len, part.values())) for part in (end.dealt, end.ahead))
-        self.member.ranks.tell(Word.AHEAD, end.slot + 1)
-        ahead = self.learner.go_ahead(end.slot + 1)
+        ahead = self._ahead_of(end) or self._go_ahead(end)
         begun_s = time.monotonic()
         for trained, step in enumerate(mine, start=1):
             self.learner.set_rates(len(end.done) + before + both * (trained - 1) // len(mine))
             yield step
             ahead.done, ahead.seconds = mine.first(trained), time.monotonic() - begun_s
 
+    def _go_ahead(self, end: SlotEnd) -> Ahead:
+        self.member.ranks.tell(Word.AHEAD, end.slot + 1)
+        return self.learner.go_ahead(end.slot + 1)
+
+    def _ahead_of(self, end: SlotEnd) -> Ahead | None:
+        """Return what is trained while the interval after `end` is averaged."""
+        ahead = self.learner.ahead
+        return ahead if ahead is not None and ahead.slot == end.slot + 1 else None
+
     def _settle_beside(self, end: SlotEnd) -> Generator[int, None, tuple[SlotEnd, TensorFile]]:
         """Settle the interval after `end`, and yield the steps to train ahead meanwhile."""
-        presence, requests, unsaved = self.member.presence, self.requests, self.contributing.unsaved
-        is_plain = unsaved is None or bool(unsaved[0].fault) or requests.asked
-        if is_plain or self.member.where.copy not in end.ahead:
+        presence, requests, ahead = self.member.presence, self.requests, self._ahead_of(end)
+        if ahead is None or requests.asked:
             return self.waiting.settle(end)
         presence.say(Doing.TRAINS)
-        settled = self._beside.submit(self.waiting.settle, end)
+        settled = self._beside.submit(self._settle_and_fetch, end, ahead)
         for step in self.train_ahead(end):
             if settled.done() or requests.asked or requests.stop_asked:
                 break
@@ -231,3 +243,16 @@ class Leading:
         if not requests.asked:
             presence.say(Doing.WAITS)
         return settled.result()
+
+    def _settle_and_fetch(self, end: SlotEnd, ahead: Ahead) -> tuple[SlotEnd, TensorFile]:
+        """Settle the interval after `end`, and read the average for what is trained `ahead`."""
+        with ahead.beside():
+            newest, file = self.waiting.settle(end)
+            try:
+                if self.contributing.is_usable and newest.slot == ahead.slot:
+                    self.learner.fetch(newest, file, ahead)
+                    return newest, file
+            except (TensorFileError, OSError) as error:
+                log.warning("what was trained ahead of slot %d is left out: %s", newest.slot, error)
+            self.learner.ahead = None
+            return newest, file

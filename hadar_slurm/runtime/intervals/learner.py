@@ -44,6 +44,8 @@ class Learner:
     stopped: str = ""  # why the training has ended although steps were left
     base_lrs: list[float] = field(default_factory=list)
     end: SlotEnd | None = None  # that was loaded last
+    # Of what is trained ahead: new memory for each interval would take longer to get.
+    _memory: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._scaling = Scaling.of(self.optimiser)
@@ -58,7 +60,7 @@ class Learner:
 
         Raises TensorFileError and OSError; then the model is no longer whole.
         """
-        with self.costs.measure(self.costs.now.load_s):
+        with self.costs.measure(self.costs.now.take_s if ahead else self.costs.now.load_s):
             own = self.model, self.optimiser, self.extra
             self.exchange.take_over(*own, end, file, ahead)
         self.known, self.stopped, self.end = file, end.stopped, end
@@ -74,8 +76,16 @@ class Learner:
     def go_ahead(self, slot: int) -> Ahead:
         """Keep what this copy contributes to an interval; seed differently from `load`."""
         torch.manual_seed(mixed(self.seed, slot, self.where.copy, self.where.rank, 1))
-        self.ahead = Ahead(self.model, slot)
+        self.ahead = Ahead(self.model, slot, self._memory)
         return self.ahead
+
+    def fetch(self, end: SlotEnd, file: TensorFile, ahead: Ahead) -> None:
+        """Read the end of an interval for what was trained ahead, beside training.
+
+        Raises TensorFileError and OSError; what was trained ahead is lost then.
+        """
+        with self.costs.measure(self.costs.now.load_s):
+            ahead.fetch(end, file)
 
     def set_rates(self, parent_step: int) -> None:
         """Give every group its learning rate at a step of the whole job."""

@@ -35,16 +35,16 @@ class Waiting:
             contributing.save()
             if self.is_leaving:
                 raise SystemExit
-            if asked and contributing.unsaved is None:
+            if asked and contributing.is_saved:
                 self.await_move(end)
                 continue
             if signal.SIGTERM in asked:
                 raise SystemExit(128 + signal.SIGTERM)
             # The interval does not end without a contribution that is still to be written.
-            if contributing.unsaved is None and not member.peers.end_if_ours(end, begun_s):
+            if contributing.is_saved and not member.peers.end_if_ours(end, begun_s):
                 break
             self.pause()
-        contributing.unsaved = None
+        contributing.drop()
         return member.newest()
 
     def await_move(self, end: SlotEnd) -> None:

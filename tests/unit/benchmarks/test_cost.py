@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="needs PyTorch")
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks" / "hadare"
 
 
-def record(cpu_s: float = 0.4) -> dict[str, Any]:
+def record(cpu_s: float = 0.4, *, delays: bool = False) -> dict[str, Any]:
     """Return a run of 250 M parameters, 1 GB, with three copies."""
     part = {"read": 1e9, "written": 0.5e9, "cpu_s": cpu_s, "s": 1.0}
     parts = {
@@ -21,8 +21,12 @@ def record(cpu_s: float = 0.4) -> dict[str, Any]:
         "merge": {**part, "read": 2.5e9, "written": 1e9, "cpu_s": 3 * cpu_s},
         "load": {**part, "written": 0.0},
     }
+    if delays:
+        beside = {**part, "read": 0.0, "written": 0.0, "cpu_s": cpu_s / 2}
+        parts |= {"keep": beside, "take": beside}
     return {
         "date": "2026-01-01",
+        "delays": delays,
         "directory": "/somewhere",
         "cpus": 2,
         "load": 1.0,
@@ -46,8 +50,25 @@ def test_costs_are_per_size_and_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert three["merge"] == pytest.approx(4 * (3.5 + 1.2))
     six = cost_page.scaled(record(), 6)
     assert six["merge"] == pytest.approx(4 * 4.7 * (1 + 1.5 / 3.5))
-    assert "**holds**" in cost_page.text([record()])
-    assert "**does not hold**" in cost_page.text([record(cpu_s=1.0)])
+    assert three["blocked"] == three["all"]
+    page = " ".join(cost_page.text([record(), record(delays=True)]).split())
+    assert "Without a delay the aim of at most 2 CPU s per GB and copy **holds**: 1.20" in page
+    assert "With one the aim of at most 2 CPU s per GB and copy **holds**: 1.60" in page
+    assert "**does not hold**" in cost_page.text([record(1.0), record(delays=True)])
+
+
+def test_with_a_delay_training_stops_for_a_part_of_an_averaging(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The interval has room for the rest."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import cost_page
+
+    found = cost_page.scaled(record(delays=True), 3)
+    assert found["blocked"] == pytest.approx(4 * 0.4)
+    assert found["all"] == pytest.approx(4 * (1.9 + 4.7 + 1.4 + 0.4))
+    assert cost_page.interval_s(record(delays=True), 3) == pytest.approx(found["all"] * 1.5 / 0.9)
+    assert cost_page.interval_s(record(), 3) == pytest.approx(4 * 8.0 / 0.05)
 
 
 def test_a_model_has_about_the_size_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,12 +22,14 @@ from fakes.trainings import Training, until  # noqa: E402
 from hadar_slurm.runtime.averaging.ahead import Ahead  # noqa: E402
 from hadar_slurm.runtime.averaging.ranges import Ranges  # noqa: E402
 from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots  # noqa: E402
+from hadar_slurm.runtime.averaging.state import tensors_of  # noqa: E402
 from hadar_slurm.runtime.averaging.tensors import TensorFile, write_tensors  # noqa: E402
 from hadar_slurm.runtime.copy import Copy  # noqa: E402
 from hadar_slurm.runtime.dealing import Dealer  # noqa: E402
 from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E402
 from hadar_slurm.runtime.settings import Settings  # noqa: E402
 
+END = SlotEnd(slot=5, total_steps=99, id="of 5")
 BEGINS = "steps that were trained ahead"
 
 
@@ -103,9 +106,9 @@ def test_a_delay_that_is_none_is_refused(delay: float) -> None:
 def test_progress_is_added_to_what_was_made_one(tmp_path: Path) -> None:
     """If the average equals the contribution, the parameters stay the same to the bit."""
     torch.manual_seed(0)
-    model = torch.nn.Linear(30, 4)
+    model, trained = torch.nn.Linear(30, 4), torch.nn.Linear(30, 4)
     then = model.weight.detach().clone()
-    ahead = Ahead(model, slot=5)
+    trained.load_state_dict(model.state_dict())
     with torch.no_grad():
         model.weight += torch.randn_like(model.weight)
     now = model.weight.detach().clone()
@@ -113,11 +116,151 @@ def test_progress_is_added_to_what_was_made_one(tmp_path: Path) -> None:
     for consolidated, expected in ((then, now), (one, one + now - then)):
         named = {"model/weight": consolidated, "model/bias": model.bias}
         write_tensors(tmp_path / "end", named, {})
-        # Twice, as a failed load is repeated.
-        for _ in range(2):
-            ahead.take_over(model, TensorFile(tmp_path / "end"))
-            assert torch.allclose(model.weight, expected, atol=1e-6)
+        ahead = Ahead(trained, slot=5)
+        with torch.no_grad():
+            model.weight.copy_(now)
+        ahead.take_over(model, END, TensorFile(tmp_path / "end"))
+        assert torch.allclose(model.weight, expected, atol=1e-6)
         assert torch.equal(model.weight, now) == (consolidated is then)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_an_average_is_fetched_once_for_its_end(tmp_path: Path, dtype: Any) -> None:
+    """Another end of the interval, which was made where that one was broken, is another average."""
+    model, mine = torch.nn.Linear(30, 4, dtype=dtype), Ranges.of([(10, 20)])
+    ahead = Ahead(model, slot=5)
+    ahead.done = mine
+    then = model.weight.detach().clone()
+    one = {f"model/{name}": each.detach() + 1 for name, each in model.named_parameters()}
+    write_tensors(tmp_path / "end", one, {})
+    ahead.fetch(END, TensorFile(tmp_path / "end"))
+    assert ahead.belongs_to(END, mine)
+    assert not ahead.belongs_to(replace(END, id="another"), mine)
+    (tmp_path / "end").unlink()
+    with torch.no_grad():
+        model.weight += 2
+    write_tensors(tmp_path / "another", {}, {})
+    ahead.take_over(model, END, TensorFile(tmp_path / "another"))
+    assert torch.allclose(model.weight, then + 3, atol=0.05 if dtype is torch.bfloat16 else 1e-6)
+
+
+def test_infinite_parameters_stay_as_they_are(tmp_path: Path) -> None:
+    """A mask of negative infinities is no progress."""
+    model = torch.nn.Linear(3, 1)
+    with torch.no_grad():
+        model.weight[0, 0] = -torch.inf
+    ahead = Ahead(model, slot=5)
+    one = {f"model/{name}": each.detach() for name, each in model.named_parameters()}
+    write_tensors(tmp_path / "end", one, {})
+    before = model.weight.detach().clone()
+    ahead.take_over(model, END, TensorFile(tmp_path / "end"))
+    assert torch.equal(model.weight, before)
+
+
+def test_what_is_contributed_later_is_what_was_trained_then() -> None:
+    """Training goes on before it is written; the optimiser's state is kept only where it counts."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    optimiser = torch.optim.Adam(model.parameters())
+
+    def step() -> None:
+        model(torch.randn(8, 4)).square().sum().backward()
+        optimiser.step()
+
+    step()
+    for with_state in (True, False):
+        ahead = Ahead(model, slot=5)
+        named = tensors_of(model, optimiser)
+        expected = {name: each.detach().clone() for name, each in named[0].items()}
+        found = ahead.contributed(named, with_state=with_state)[0]
+        step()
+        of_state = {name for name in expected if name.startswith("optimiser/")}
+        assert found.keys() == expected.keys() - (set() if with_state else of_state)
+        assert all(torch.equal(found[name], expected[name]) for name in found)
+
+
+@pytest.mark.parametrize("spoilt", ["parameters", "file"])
+def test_what_was_trained_ahead_of_nothing_usable_is_left_out(
+    tmp_path: Path, spoilt: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a contribution with NaN, or of an average that cannot be read."""
+    copy, train = a_copy(tmp_path, slot_s=60.0)
+    copy.member.slots.end(
+        SlotEnd(
+            slot=0,
+            total_steps=5000,
+            dealt={0: Ranges.of([(0, 5)])},
+            ahead={0: Ranges.of([(5, 10)])},
+            length_s=60.0,
+        ),
+        *copy.member.named(),
+    )
+    end, file = copy.member.newest()
+    copy.learner.load(end, file)
+    for step in copy.leading.train(end, end.dealt[0]):
+        train(copy, step)
+    ahead = copy.learner.ahead
+    assert ahead is not None
+    if spoilt == "parameters":
+        next(iter(ahead._kept.values())).fill_(torch.nan)
+        next(iter(ahead._kept.values())).view(-1)[0] = 1.0
+    else:
+        fetch = Ahead.fetch
+
+        def fails(self: Ahead, *words: Any) -> None:
+            raise OSError("no such disk")
+
+        Ahead.fetch = fails  # type: ignore[method-assign]
+    try:
+        for step in copy.leading._settle_beside(end):
+            train(copy, step)
+    finally:
+        if spoilt == "file":
+            Ahead.fetch = fetch  # type: ignore[method-assign]
+    assert copy.learner.ahead is None
+    found = copy.member.slots.read(1)[0]
+    assert len(found.done) == (0 if spoilt == "parameters" else 5)
+    assert ("no such disk" in caplog.text) == (spoilt == "file")
+
+
+@pytest.mark.parametrize(
+    ("cost_s", "blocked_s", "length_s", "is_ahead"),
+    [
+        (2.9, 0.0, 58.0, False),  # once a minute is possible without
+        (6.0, 0.0, 10.0, True),
+        (6.0, 1.0, 20.0, True),  # at most 5 % of the time
+        (36.0, 2.0, 60.0, True),
+        (72.0, 2.0, 120.0, True),
+    ],
+)
+def test_where_averaging_is_dear_copies_train_meanwhile(
+    cost_s: float, blocked_s: float, length_s: float, is_ahead: bool
+) -> None:
+    """They have half as much time again as it takes; what stops them is bounded."""
+    dealer = Dealer(Settings(slot_s=3.0), None)
+    end = SlotEnd(slot=4, total_steps=100_000, length_s=length_s)
+    found = dealer.deal(end, {0: 10.0, 1: 5.0}, cost_s, blocked_s=blocked_s)
+    assert found.length_s == pytest.approx(length_s)
+    assert not found.with_state
+    assert bool(found.ahead) == is_ahead
+    if is_ahead:
+        waits_s = len(found.ahead[0]) / 10.0
+        assert waits_s >= 1.49 * cost_s
+    for delay in (0.0, 0.25):
+        dealer = Dealer(Settings(slot_s=3.0, delay=delay), None)
+        assert bool(dealer.deal(end, {0: 10.0, 1: 5.0}, cost_s).ahead) == bool(delay)
+
+
+def test_the_optimisers_state_is_contributed_seldom_where_that_is_dear() -> None:
+    """It takes at most a fifth of what averaging may take, and no training goes on beside it."""
+    dealer = Dealer(Settings(slot_s=60.0), None)
+    slots = []
+    for slot in range(400):
+        end = SlotEnd(slot=slot, total_steps=100_000, length_s=60.0)
+        found = dealer.deal(end, {0: 10.0, 1: 5.0}, 20.0, 60.0)
+        assert bool(found.ahead) != found.with_state
+        if found.with_state:
+            slots.append(slot + 1)
+    assert 2 <= len(slots) <= 400 * 0.01 * 60.0 / 60.0 + 1
 
 
 def test_what_was_trained_ahead_counts_in_the_next_slot_alone() -> None:

@@ -34,7 +34,7 @@ def test_a_round_of_hadard_does_not_set_the_length(
     """Quotas for 360 s give the proportions; the cost gives the length, above the least one."""
     path = tmp_path / "assignment"
     write_assignment(path, Assignment(1, {0: 720, 1: 360, 7: 90}, 360.0))
-    dealt = Dealer(Settings(slot_s=4.0, cost_part=0.05), path).deal(LONG, SPEEDS, cost_s)
+    dealt = Dealer(Settings(slot_s=4.0, delay=0.0), path).deal(LONG, SPEEDS, cost_s)
     assert dealt.length_s == pytest.approx(length_s)
     assert quotas(dealt) == {0: 2 * length_s, 1: length_s}
 
@@ -112,7 +112,7 @@ def test_no_more_is_dealt_than_is_left(
     path = tmp_path_factory.mktemp("job") / "assignment"
     write_assignment(path, Assignment(1, asked, 10.0))
     end = SlotEnd(slot=0, total_steps=left, length_s=1e9)
-    settings = Settings(slot_s=10.0)
+    settings = Settings(slot_s=10.0, delay=0.0)
     dealt = quotas(Dealer(settings, path).deal(end, dict.fromkeys(asked, 0.0), cost_s))
     total = sum(dealt.values())
     assert total == min(left, round(sum(asked.values()) * max(1.0, cost_s / 0.05 / 10.0)))
@@ -122,7 +122,7 @@ def test_no_more_is_dealt_than_is_left(
 
 def test_an_interval_beyond_a_minute_is_at_most_twice_as_long_as_the_last() -> None:
     """The limit protects from a disk that stalls; it does not apply to the configured length."""
-    dealer = Dealer(Settings(slot_s=10.0), None)
+    dealer = Dealer(Settings(slot_s=10.0, delay=0.0), None)
     lengths = []
     end = SlotEnd(slot=0, total_steps=10**6)
     for cost_s in (2.0, 60.0, 60.0, 60.0, 60.0, 60.0, 60.0, 0.1):

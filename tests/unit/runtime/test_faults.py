@@ -159,7 +159,7 @@ def test_saved_is_said_once_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     copy, train = a_copy(tmp_path)
 
     def report(what: str, *_: object) -> None:
-        told.append((what, copy.leading.contributing.unsaved is None))
+        told.append((what, copy.leading.contributing.is_saved))
 
     monkeypatch.setattr(copy.member.reports, "tell", report)
     monkeypatch.setattr(Slots, "contribute", failing(5, 1, Slots.contribute))

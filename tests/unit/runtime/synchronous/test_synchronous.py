@@ -221,7 +221,7 @@ def test_auto_trains_synchronously_after_a_step_each(
 ) -> None:
     """The default: copies see that the script's steps can be shared, and share them."""
     monkeypatch.setattr(modes, "MOST_EXCHANGE", 1.0)  # on a busy machine an exchange takes long
-    job = job_of(80, mode="auto", sample_s=0.002)
+    job = job_of(400, mode="auto", sample_s=0.002)
     job.start(0, 1, awaits={0: (0, 1), 40: (2,)})
     until(lambda: "group 0: copies 0, 1" in job.log(), job)
     job.start(2, awaits={})
