@@ -82,7 +82,6 @@ def run_copy(
 
     If it `delays`, as where training goes on: `keep` and `take` stop it, the rest does not.
     """
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     model = model_of(millions)
     copy = Copy(

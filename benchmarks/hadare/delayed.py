@@ -1,6 +1,7 @@
 """What delayed averaging costs in quality, and what it saves of the time that copies wait.
 
     python benchmarks/hadare/delayed.py            # HadarE's runs of quality.py, and with a delay
+    python benchmarks/hadare/delayed.py --dear     # where an averaging takes COST_S
     python benchmarks/hadare/delayed.py --waiting  # a copy whose consolidations take a while
 
 Copies train a part of a slot ahead, each slot, before they take over what was made one; steps and
@@ -26,12 +27,18 @@ from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
 
 PARTS = (0.1, 0.25, 1.0)
+# How long an averaging takes with --dear, as a multiple of a step of the fastest copies; and the
+# intervals to compare: with 5 % of the time for it and no delay, and with copies that train on.
+COST_S = 6.0
+INTERVALS = (120.0, 60.0, 30.0, 15.0, 12.0, 9.0)
 
 
-def loss(name: str, optimiser: str, seed: int, part: float) -> float:
+def loss(
+    name: str, optimiser: str, seed: int, part: float, slot_s: float, *, by_copies: bool = False
+) -> float:
     """Return the loss in nats on held-out data of a run that trains `part` of a slot ahead."""
     speeds = dict(enumerate(SPEEDS[:COPIES]))
-    quotas = shares(round(2 * BASE_SLOT_S * sum(speeds.values())), speeds)
+    quotas = shares(round(slot_s * sum(speeds.values())), speeds)
     learnt = task(name)
     model, state = learnt.make(optimiser, seed)
     for _ in replay(
@@ -43,7 +50,7 @@ def loss(name: str, optimiser: str, seed: int, part: float) -> float:
         speeds=speeds,
         seed=seed,
         lr=SCHEDULES["cosine"](TOTAL_STEPS),
-        settings=Settings(delay=part, rate_by_copies=False),
+        settings=Settings(delay=part, rate_by_copies=by_copies),
         ahead=[quotas] * TOTAL_STEPS,
     ):
         pass
@@ -90,21 +97,30 @@ def main() -> None:
     words.add_argument("--seeds", type=int, default=3)
     words.add_argument("--optimiser", default="adam")
     words.add_argument("--waiting", action="store_true")
+    words.add_argument("--dear", action="store_true")
     options = words.parse_args()
     if options.waiting:
         show_waiting(options.seeds)
         return
+    if options.dear:
+        first, *others = INTERVALS
+        cases = [(0.0, first), *((COST_S / each, each) for each in others)]
+    else:
+        cases = [(part, 2 * BASE_SLOT_S) for part in (0.0, *PARTS)]
     rows = []
     for name in TASKS:
-        found = {}
-        for part in (0.0, *PARTS):
-            found[part] = [
-                loss(name, options.optimiser, seed, part) for seed in range(options.seeds)
-            ]
-            print(name, part, *(f"{each:.4f}" for each in found[part]), flush=True)
-        cells = [f"{mean(found[0.0]):.3f} ± {stdev(found[0.0]):.3f}"]
-        for part in PARTS:
-            less = [one - other for one, other in zip(found[part], found[0.0], strict=True)]
+        found = []
+        for part, slot_s in cases:
+            found.append(
+                [
+                    loss(name, options.optimiser, seed, part, slot_s, by_copies=options.dear)
+                    for seed in range(options.seeds)
+                ]
+            )
+            print(name, slot_s, part, *(f"{each:.4f}" for each in found[-1]), flush=True)
+        cells = [f"{mean(found[0]):.3f} ± {stdev(found[0]):.3f}"]
+        for row in found[1:]:
+            less = [one - other for one, other in zip(row, found[0], strict=True)]
             cells.append(f"{mean(less):+.3f} ± {stdev(less):.3f}")
         rows.append(f"| {name}, {options.optimiser} | " + " | ".join(cells) + " |")
     print(*rows, sep="\n")

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 _FREE_S, _GROWTH = 60.0, 2.0
 # Where nothing else is set, the part of its steps that a copy may train while it averages, if
 # averaging would otherwise need longer intervals than `_FREE_S`.
-DELAY = 0.9
+DELAY = 1.0
 # The time in which copies may train ahead, as a multiple of what an averaging takes.
 ROOM = 1.5
 # Of the time that averaging may take, the part for contributing the optimiser's state.

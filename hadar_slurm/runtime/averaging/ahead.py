@@ -20,6 +20,7 @@ from hadar_slurm.runtime.averaging.finite import is_finite
 from hadar_slurm.runtime.averaging.ranges import Ranges
 from hadar_slurm.runtime.averaging.slots import SlotEnd
 from hadar_slurm.runtime.averaging.tensors import BLOCK, TensorFile
+from hadar_slurm.runtime.averaging.threads import on_one_thread
 
 # PyTorch gives these no types.
 _Stream: Any = torch.cuda.Stream
@@ -82,6 +83,7 @@ class Ahead:
         if not self._now:
             _keep(model, self._now)
 
+    @on_one_thread
     def fetch(self, end: SlotEnd, file: TensorFile) -> None:
         """Read the average of all copies, and keep how it differs from what was contributed.
 

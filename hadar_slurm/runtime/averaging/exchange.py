@@ -18,6 +18,7 @@ from hadar_slurm.runtime.averaging.finite import fault_in
 from hadar_slurm.runtime.averaging.ranges import Ranges
 from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd, Slots
 from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError
+from hadar_slurm.runtime.averaging.threads import on_one_thread
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class Exchange:
     _has_contributed: bool = False  # to the running interval
     _begun: tuple[SlotEnd, TensorFile] | None = None
 
+    @on_one_thread
     def contribution(
         self, part: Contribution, named: state.Named, *, is_leaving: bool
     ) -> tuple[Contribution, state.Named]:

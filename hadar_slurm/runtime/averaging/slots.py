@@ -28,6 +28,7 @@ from hadar_slurm.runtime.averaging.tensors import (
     TensorFileError,
     write_tensors,
 )
+from hadar_slurm.runtime.averaging.threads import on_one_thread
 
 log = logging.getLogger(__name__)
 
@@ -224,6 +225,7 @@ class Slots:
         """
         return self.end_as(replace(end, id=secrets.token_hex(4)), tensors, facts)
 
+    @on_one_thread
     def end_as(
         self, end: SlotEnd, tensors: Mapping[str, torch.Tensor | Stream], facts: Any
     ) -> bool:
@@ -234,6 +236,7 @@ class Slots:
             self._clear(end.slot, end.states)
         return is_first
 
+    @on_one_thread
     def contribute(
         self, part: Contribution, tensors: Mapping[str, torch.Tensor], facts: Any
     ) -> None:

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from hadar_slurm.older_python import zip_equal
 from hadar_slurm.runtime.averaging.tensors import TensorFile
+from hadar_slurm.runtime.averaging.threads import on_one_thread
 
 # Tensors by name, and the rest.
 Named = tuple[dict[str, torch.Tensor], Any]
@@ -98,6 +99,7 @@ def load(
     load_rest(optimiser, facts, extra, state_of(tensors, facts))
 
 
+@on_one_thread
 def load_model(model: nn.Module, file: TensorFile) -> None:
     """Load the model's tensors from a file, block by block; raises TensorFileError and OSError."""
     named = (

@@ -17,7 +17,7 @@ def record(cpu_s: float = 0.4, *, delays: bool = False) -> dict[str, Any]:
     """Return a run of 250 M parameters, 1 GB, with three copies."""
     part = {"read": 1e9, "written": 0.5e9, "cpu_s": cpu_s, "s": 1.0}
     parts = {
-        "save": part,
+        "save": {**part, "read": 1e9},
         "merge": {**part, "read": 2.5e9, "written": 1e9, "cpu_s": 3 * cpu_s},
         "load": {**part, "written": 0.0},
     }
@@ -45,11 +45,11 @@ def test_costs_are_per_size_and_copy(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert cost_page.cpu_s(record())["all"] == pytest.approx(1.2)
     three = cost_page.scaled(record(), 3)
-    assert three["save"] == pytest.approx(4 * (1.5 + 0.4))
+    assert three["save"] == pytest.approx(4 * (0.5 + 0.4))
     assert three["load"] == pytest.approx(4 * (1.0 + 0.4))
-    assert three["merge"] == pytest.approx(4 * (3.5 + 1.2))
+    assert three["merge"] == pytest.approx(4 * (2.5 + 1.2))
     six = cost_page.scaled(record(), 6)
-    assert six["merge"] == pytest.approx(4 * 4.7 * (1 + 1.5 / 3.5))
+    assert six["merge"] == pytest.approx(4 * 3.7 * (1 + 1.5 / 2.5))
     assert three["blocked"] == three["all"]
     page = " ".join(cost_page.text([record(), record(delays=True)]).split())
     assert "Without a delay the aim of at most 2 CPU s per GB and copy **holds**: 1.20" in page
@@ -66,9 +66,9 @@ def test_with_a_delay_training_stops_for_a_part_of_an_averaging(
 
     found = cost_page.scaled(record(delays=True), 3)
     assert found["blocked"] == pytest.approx(4 * 0.4)
-    assert found["all"] == pytest.approx(4 * (1.9 + 4.7 + 1.4 + 0.4))
-    assert cost_page.interval_s(record(delays=True), 3) == pytest.approx(found["all"] * 1.5 / 0.9)
-    assert cost_page.interval_s(record(), 3) == pytest.approx(4 * 8.0 / 0.05)
+    assert found["all"] == pytest.approx(4 * (0.9 + 3.7 + 1.4 + 0.4))
+    assert cost_page.interval_s(record(delays=True), 3) == pytest.approx(found["all"] * 1.5)
+    assert cost_page.interval_s(record(), 3) == pytest.approx(4 * 6.0 / 0.05)
 
 
 def test_a_model_has_about_the_size_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,10 +226,10 @@ def test_what_was_trained_ahead_of_nothing_usable_is_left_out(
     ("cost_s", "blocked_s", "length_s", "is_ahead"),
     [
         (2.9, 0.0, 58.0, False),  # once a minute is possible without
-        (6.0, 0.0, 10.0, True),
+        (6.0, 0.0, 9.0, True),
         (6.0, 1.0, 20.0, True),  # at most 5 % of the time
-        (36.0, 2.0, 60.0, True),
-        (72.0, 2.0, 120.0, True),
+        (40.0, 2.0, 60.0, True),
+        (80.0, 2.0, 120.0, True),
     ],
 )
 def test_where_averaging_is_dear_copies_train_meanwhile(
