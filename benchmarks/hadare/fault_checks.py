@@ -110,17 +110,19 @@ class Checks:
         return self.trained() - len(self._distinct)
 
     def allowed(self) -> int:
-        """Return how many steps may have been repeated, by the faults that hit."""
+        """Return how many steps may have been repeated, by the faults that hit and by a delay."""
         faults = [fault for fault in self.case.faults if fault.has_hit]
         own = sum(self._dealt(copy, fault.ends) for fault in faults for copy in fault.victims)
         lost = {fault.lost for fault in faults if fault.lost}
         lost |= {before.id for before, after in self._pairs() if len(after.spoilt)}
+        own += sum(_lost_ahead(before, after) for before, after in self._pairs())
         return own + _PER_FAULT * len(faults) * bool(self._shares) + sum(map(self._attempts, lost))
 
     def _dealt(self, copy: int, ends: tuple[int, int]) -> int:
-        """Return the most steps that a copy was dealt for a slot by these ends."""
+        """Return the most steps that a copy was dealt for a slot by these ends, and ahead of it."""
         there = [self.ends[slot] for slot in range(ends[0], ends[1] + 1) if slot in self.ends]
-        return max((len(end.dealt.get(copy, ())) for end in there), default=0)
+        both = (len(end.dealt.get(copy, ())) + len(end.ahead.get(copy, ())) for end in there)
+        return max(both, default=0)
 
     def _pairs(self) -> Iterator[tuple[SlotEnd, SlotEnd]]:
         """Yield the ends before and after each slot of which both were seen."""
@@ -248,8 +250,11 @@ class Checks:
     def _wrong_batches(self) -> Iterator[str]:
         """Yield whether batch statistics have counted other than the steps that were trained.
 
-        The count after an averaged slot is that of the copy with most steps.
+        The count after an averaged slot is that of the copy with most steps. With a delay each copy
+        goes on with its own.
         """
+        if self.job.settings.delay:
+            return
         newest = Slots(self.job.directory).newest()
         if newest is None or newest[0].slot != max(self.ends, default=-1):
             return
@@ -262,3 +267,13 @@ class Checks:
         counted = int(newest[1].tensor(_BATCHES))
         if counted != sum(counts):
             yield f"batch statistics are of {counted} batches, not {sum(counts)}"
+
+
+def _lost_ahead(before: SlotEnd, after: SlotEnd) -> int:
+    """Return how many steps of what copies trained ahead may not have counted after an end."""
+    lost = (
+        steps
+        for copy, steps in before.ahead.items()
+        if len(steps - after.dealt.get(copy, Ranges()))
+    )
+    return sum(map(len, lost))

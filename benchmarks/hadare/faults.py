@@ -134,6 +134,9 @@ def main(words: Sequence[str] | None = None) -> int:
         help="a copy without a sign for this time counts as gone; more on a machine that does much "
         "else, where no process is sure to run within it (default: %(default)g)",
     )
+    parser.add_argument(
+        "--delay", type=float, metavar="PART", help="of Settings, where copies average"
+    )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="files of runs that broke a rule")
     options = parser.parse_args(words)
     kinds = options.only or kinds_of(options.mode)
@@ -143,7 +146,7 @@ def main(words: Sequence[str] | None = None) -> int:
     context = forks()
     numbers = range(options.runs) if options.run is None else [options.run]
     cases = [draw(options.seed, number, kinds, SCALE) for number in numbers]
-    settings = replace(fault_copy.SETTINGS, gone_after_s=options.gone_after)
+    settings = replace(fault_copy.SETTINGS, gone_after_s=options.gone_after, delay=options.delay)
     one = partial(run, context=context, keep=options.keep, settings=settings, mode=options.mode)
     outcomes = []
     with (
@@ -154,7 +157,8 @@ def main(words: Sequence[str] | None = None) -> int:
             outcomes.append(outcome)
             print(outcome.line(), flush=True)
             advance()
-    found = [{"mode": options.mode, "seed": options.seed, **as_record(each)} for each in outcomes]
+    shared = {"mode": options.mode, "seed": options.seed, "delay": options.delay}
+    found = [{**shared, **as_record(each)} for each in outcomes]
     if options.json:
         with options.json.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(each) + "\n" for each in found)

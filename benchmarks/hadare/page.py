@@ -183,17 +183,26 @@ def _faults(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the section on copies that are processes."""
     if not records:
         return []
-    modes = [mode for mode in Mode if any(each["mode"] == mode for each in records)]
-    by_mode = {mode: [each for each in records if each["mode"] == mode] for mode in modes}
+    hows = sorted({_how(each) for each in records}, key=lambda how: (list(Mode).index(how[0]), how))
+    by_mode = {
+        mode + f" with `delay={delay:g}`" * bool(delay): [
+            each for each in records if _how(each) == (mode, delay)
+        ]
+        for mode, delay in hows
+    }
     kinds = {mode: hits(each) for mode, each in by_mode.items()}
     names = sorted({kind for each in kinds.values() for kind in each})
-    rows = [["", *modes]]
-    rows += [[name, *(str(kinds[mode].get(name, "")) for mode in modes)] for name in names]
-    found = [f"* `{mode}`: {summary(each)}" for mode, each in by_mode.items()]
+    rows = [["", *by_mode]]
+    rows += [[name, *(str(found.get(name, "")) for found in kinds.values())] for name in names]
+    found = [f"* {mode}: {summary(each)}" for mode, each in by_mode.items()]
     return [
         "## Faults\n",
         "```",
-        *(_COMMAND.format(mode=mode, runs=len(each)) for mode, each in by_mode.items()),
+        *(
+            _COMMAND.format(mode=mode, runs=len(each), seed=each[0]["seed"])
+            + f" --delay {delay:g}" * bool(delay)
+            for (mode, delay), each in zip(hows, by_mode.values(), strict=True)
+        ),
         "```\n",
         _wrapped(
             f"Jobs of two to four copies of unequal speeds, each a process, {FAULTS_DATE}, "
@@ -212,6 +221,11 @@ def _faults(records: Sequence[Mapping[str, Any]]) -> list[str]:
         *_table(rows),
         "",
     ]
+
+
+def _how(each: Mapping[str, Any]) -> tuple[Mode, float]:
+    """Return the mode and the delay of a run."""
+    return Mode(each["mode"]), float(each.get("delay") or 0.0)
 
 
 def _slurm_faults(records: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -320,7 +334,7 @@ here.
 """
 
 _COMMAND = (
-    "python benchmarks/hadare/faults.py --mode {mode} --runs {runs} --seed 0 --at-once 5 "
+    "python benchmarks/hadare/faults.py --mode {mode} --runs {runs} --seed {seed} --at-once 5 "
     "--gone-after 5 --json benchmarks/hadare/faults.jsonl"
 )
 
