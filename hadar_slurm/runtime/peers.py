@@ -94,7 +94,7 @@ class Peers:
         `age_s` old, and this copy needs `left_s` for the rest of its share. The interval ends if
         the waiting time is more than an average costs the training copies; the first copy that
         finds so decides for all. No interval ends so early that averaging would take more than
-        `cost_part` of the time.
+        `cost_part` of the time, or with a delay longer than the interval.
         """
         if self.slots.is_cut_short(end):
             return True
@@ -104,12 +104,13 @@ class Peers:
         idle = {copy for copy, doing in present.items() if doing is Doing.WAITS} - training
         waiting = idle & self.ending.dealer.takers(here)
         self._since = {copy: self._since.get(copy, now_s) for copy in waiting}
-        cost_s = self.costs.blocked_s if end.ahead else self.costs.total_s
-        gather_s = self.settings.gather_s
+        costs, gather_s = self.costs, self.settings.gather_s
+        cost_s = costs.blocked_s if end.ahead else costs.total_s
+        shortest_s = costs.total_s if end.ahead else costs.total_s / self.settings.cost_part
         if (
             not waiting
             or now_s - min(self._since.values()) < gather_s
-            or age_s < max(gather_s, cost_s / self.settings.cost_part)
+            or age_s < max(gather_s, shortest_s)
             or len(waiting) * left_s <= len(training) * cost_s
         ):
             return False

@@ -30,8 +30,9 @@ _Event: Any = torch.cuda.Event
 class Ahead:
     """What a copy has trained since it contributed to `slot`: `done`, in `seconds`.
 
-    Parameters are kept once more until the average is there, on the model's device. All other state
-    stays the copy's own, as that of DiLoCo's inner optimisers does (arXiv 2311.08105).
+    Parameters are kept once more until the average is there, on the model's device if it has room.
+    All other state stays the copy's own, as that of DiLoCo's inner optimisers does (arXiv
+    2311.08105).
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Ahead:
         self.fetch(end, file)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                by = self._kept[name]
+                by = self._kept[name].to(parameter.device)
                 if name in self._now:
                     parameter.copy_(self._now[name])
                 if parameter.dtype == by.dtype:
@@ -134,6 +135,14 @@ def _keep(model: nn.Module, kept: dict[str, torch.Tensor]) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             like = kept.get(name)
-            if like is None or (like.dtype, like.device) != (parameter.dtype, parameter.device):
-                kept[name] = torch.empty_like(parameter, memory_format=torch.contiguous_format)
-            kept[name].copy_(parameter)
+            if like is None or like.dtype != parameter.dtype:
+                like = kept[name] = _room_for(parameter)
+            like.copy_(parameter)
+
+
+def _room_for(parameter: torch.Tensor) -> torch.Tensor:
+    """Return memory for a parameter, that of the node where its GPU has none left."""
+    try:
+        return torch.empty_like(parameter, memory_format=torch.contiguous_format)
+    except torch.cuda.OutOfMemoryError:
+        return torch.empty(parameter.shape, dtype=parameter.dtype)

@@ -144,6 +144,25 @@ def test_an_average_is_fetched_once_for_its_end(tmp_path: Path, dtype: Any) -> N
     assert torch.allclose(model.weight, then + 3, atol=0.05 if dtype is torch.bfloat16 else 1e-6)
 
 
+def test_parameters_are_kept_in_the_nodes_memory_where_the_gpu_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No training fails for that."""
+    model = torch.nn.Linear(30, 4)
+    then = model.weight.detach().clone()
+    one = {f"model/{name}": each.detach() + 1 for name, each in model.named_parameters()}
+    write_tensors(tmp_path / "end", one, {})
+
+    def is_full(*_: Any, **__: Any) -> Any:
+        raise torch.cuda.OutOfMemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "empty_like", is_full)
+        ahead = Ahead(model, slot=5)
+    ahead.take_over(model, END, TensorFile(tmp_path / "end"))
+    assert torch.allclose(model.weight, then + 1)
+
+
 def test_infinite_parameters_stay_as_they_are(tmp_path: Path) -> None:
     """A mask of negative infinities is no progress."""
     model = torch.nn.Linear(3, 1)
