@@ -1,7 +1,7 @@
 """What a site gains under hadar, by what it knows, what can move, and who adopts it, on one page.
 
     python benchmarks/site_gains.py [--history FILE --before FILE --cluster TEXT --gpus-per-node N]
-                                    [--load 90] [--jobs 50] [--work DIRECTORY] [--write-only]
+                                    [--load 90] [--jobs 300] [--work DIRECTORY] [--write-only]
 
 Runs `hadar compare` twice on a history as sacct prints it, and writes the page and its picture into
 benchmarks/results. Without --history it draws one (site_history.py). --write-only writes the page
@@ -310,7 +310,7 @@ def main() -> None:
     parser.add_argument("--cluster", default="4xV100,4xP100,4xK80")
     parser.add_argument("--gpus-per-node", type=int, default=4)
     parser.add_argument("--load", type=float, default=90.0)
-    parser.add_argument("--jobs", type=int, default=50)
+    parser.add_argument("--jobs", type=int, default=300)
     parser.add_argument("--seed", default="0", help="seeds that draw the adopters")
     parser.add_argument("--jobs-at-once", type=int, default=1)
     parser.add_argument("--work", type=Path, default=ROOT / "results-output" / "site-gains")

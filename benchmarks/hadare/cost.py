@@ -57,13 +57,15 @@ class Meter:
     @contextmanager
     def measure(self, part: str) -> Iterator[None]:
         """Measure the body: seconds, CPU seconds, bytes read and written."""
-        before = _io(), time.process_time(), time.monotonic()
+        before = _io(), os.times(), time.monotonic()
         yield
-        after = _io(), time.process_time(), time.monotonic()
+        after = _io(), os.times(), time.monotonic()
+        user_s, kernel_s = after[1].user - before[1].user, after[1].system - before[1].system
         self.found[part] = {
             "read": after[0][0] - before[0][0],
             "written": after[0][1] - before[0][1],
-            "cpu_s": after[1] - before[1],
+            "cpu_s": user_s + kernel_s,
+            "kernel_s": kernel_s,
             "s": after[2] - before[2],
         }
 

@@ -22,10 +22,10 @@ def size_gb(record: Record) -> float:
     return float(record["parameters"]) * 4 / 1e9
 
 
-def cpu_s(record: Record) -> dict[str, float]:
+def cpu_s(record: Record, which: str = "cpu_s") -> dict[str, float]:
     """Return the CPU seconds per GB of parameters and copy; the merger's are shared by all."""
     parts, gb = record["parts"], size_gb(record)
-    found = {part: parts[part]["cpu_s"] / gb for part in parts}
+    found = {part: parts[part][which] / gb for part in parts}
     found["merge"] /= record["copies"]
     return {**found, "all": sum(found.values())}
 
@@ -92,9 +92,9 @@ def text(records: Sequence[Record]) -> str:
         ),
         "",
         "| directory | parameters | delay | keep | save | merge | load | take | "
-        "CPU s per GB and copy | bytes per parameter: written | read | merged | "
-        "resident memory of a copy, GB |",
-        "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "CPU s per GB and copy | of these the kernel's | bytes per parameter: written | read | "
+        "merged | resident memory of a copy, GB |",
+        "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for record in records:
         found, parts, count = cpu_s(record), record["parts"], record["parameters"]
@@ -102,7 +102,7 @@ def text(records: Sequence[Record]) -> str:
         cells = [f"{found[part]:.2f}" if part in found else "" for part in _PARTS]
         lines.append(
             f"| {record['directory']} | {count / 1e6:.0f} M | {_delay(record)} | "
-            f"{' | '.join(cells)} | {found['all']:.2f} | "
+            f"{' | '.join(cells)} | {found['all']:.2f} | {cpu_s(record, 'kernel_s')['all']:.2f} | "
             f"{parts['save']['written'] / count:.1f} | {read / count:.1f} | "
             f"{_bytes(parts['merge']) / count:.1f} | {record['rss'] / 1e9:.1f} |"
         )
@@ -125,7 +125,11 @@ def _verdict_on_cpu(records: Sequence[Record]) -> str:
             f"{min(found):.2f} to {max(found):.2f}."
         )
     return " ".join(
-        [*verdicts, "A copy reads the start of the interval once more to make its differences."]
+        [
+            *verdicts,
+            "A copy reads the start of the interval once more to make its differences. The "
+            "kernel's time is mostly for new memory of files, which differs much by machine.",
+        ]
     )
 
 
@@ -169,8 +173,7 @@ def _scaled_rows(records: Sequence[Record]) -> list[str]:
             f"From {largest / 1e6:.0f} M: that averaging 1,000 M parameters stops training for at "
             f"most {PART:.0%} of the time at intervals of {INTERVAL_S:g} s: {'; '.join(told)}. "
             "Copies delay by themselves where averaging takes more than that. The merging by one "
-            "copy is the largest part, and grows with the copies. A part of the CPU time is the "
-            "kernel's, for new memory of files: a virtual machine may need 0.9 s per GB for it."
+            "copy is the largest part, and grows with the copies."
         ),
     ]
     return lines

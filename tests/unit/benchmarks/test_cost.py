@@ -15,7 +15,7 @@ BENCHMARKS = Path(__file__).parents[3] / "benchmarks" / "hadare"
 
 def record(cpu_s: float = 0.4, *, delays: bool = False) -> dict[str, Any]:
     """Return a run of 250 M parameters, 1 GB, with three copies."""
-    part = {"read": 1e9, "written": 0.5e9, "cpu_s": cpu_s, "s": 1.0}
+    part = {"read": 1e9, "written": 0.5e9, "cpu_s": cpu_s, "kernel_s": cpu_s / 2, "s": 1.0}
     parts = {
         "save": {**part, "read": 1e9},
         "merge": {**part, "read": 2.5e9, "written": 1e9, "cpu_s": 3 * cpu_s},
