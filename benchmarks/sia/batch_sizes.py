@@ -15,6 +15,8 @@ step times that jobs with fixed batch sizes will have; likewise our policies get
   gradient statistics of that epoch in the place of the job's models.
 
 This is more than jobs can report, as are the steps of Gavel: gradient statistics of later epochs.
+Without these, the speed is the goodput of the present epoch. It rises as a job trains, so the time
+left is overestimated, most of all at a job's start.
 """
 
 from __future__ import annotations
@@ -61,10 +63,13 @@ def tuning_batches(cluster: Any) -> type:
     return TunesBatches
 
 
-def useful_speed(goodput_function: Any) -> Callable[[Any, str, tuple[int, ...]], float]:
+def useful_speed(
+    goodput_function: Any, *, foresees: bool = True
+) -> Callable[[Any, str, tuple[int, ...]], float]:
     """Return how fast a job that tunes does the work left, in steps/s of its initial batch size.
 
-    `goodput_function` is the simulator's `GoodputFunction`.
+    `goodput_function` is the simulator's `GoodputFunction`. Without `foresees` the speed is that of
+    the present epoch.
     """
 
     class Measured(goodput_function):  # type: ignore[misc]
@@ -122,6 +127,8 @@ def useful_speed(goodput_function: Any) -> Callable[[Any, str, tuple[int, ...]],
         if not each:
             return 0.0
         epoch = min(info.epoch, info.epochs - 1)
+        if not foresees:
+            return float(info.slowdown_factor / each[epoch])
         rest = max(1.0, application.get_progress(epoch + 1) - info.progress)
         left_s = rest * each[epoch] + later_s(application, placement, info.epochs)[-1 - epoch]
         return float(info.remain_steps / left_s * info.slowdown_factor)

@@ -7,17 +7,15 @@ with its restart time and its rounding. That other jobs need GPUs too is left ou
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from one_run import SIMULATOR, inside
+from one_run import SIMULATOR, inside, silent
 
 ROUND_S = 360
 
@@ -60,7 +58,7 @@ def last_end(
 def bound(artifact: Path, workload: str) -> dict[str, Any]:
     """Return the record of a workload's bound, with the modules of the simulator."""
     family, number = workload.rsplit("-", 1)
-    with inside((artifact / SIMULATOR).resolve()), _silent():
+    with inside((artifact / SIMULATOR).resolve()), silent():
         with Path("workloads", family, f"workload-{number}.csv").open(encoding="utf-8") as lines:
             jobs = list(csv.DictReader(lines))
         alone = {
@@ -70,15 +68,6 @@ def bound(artifact: Path, workload: str) -> dict[str, Any]:
             for job in jobs
         }
     return {"workload": workload, **last_end(jobs, alone, ROUND_S)}
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    with (
-        Path(os.devnull).open("w", encoding="utf-8") as nothing,
-        contextlib.redirect_stdout(nothing),
-    ):
-        yield
 
 
 @cache
@@ -108,6 +97,10 @@ def _trained_s(
 
         def optimize_perf_params(self, perf_profile: object) -> None:
             """Nothing reads it."""
+
+        def update_local_bsz(self, placement: object) -> None:
+            if self.atomic_bsz == 0:  # it depends on the placement, which stays
+                super().update_local_bsz(placement)
 
     every = {k: its[application] for k, its in applications.APPLICATIONS.items()}
     one = Fixed("one", every, 0, num_gpus, batch_size)

@@ -18,11 +18,15 @@ Kind = tuple[str, int]
 # the same with batch sizes that the jobs tune, or gangs that change their size too.
 JOBS = {
     "batch size fixed": ("hadar", "srsf", "hlas", "gavel", "sia_fix-batch"),
-    "batch size tuned": ("hadar-tuned", "sia_fix"),
+    "batch size tuned": ("hadar-tuned", "hadar-tuned-now", "sia_fix"),
     "elastic": ("sia",),
 }
 # Ours, and what it is to be better than: with the same jobs, and with others.
-SAME = (("hadar", ("gavel", "sia_fix-batch")), ("hadar-tuned", ("sia_fix",)))
+SAME = (
+    ("hadar", ("gavel", "sia_fix-batch")),
+    ("hadar-tuned", ("sia_fix",)),
+    ("hadar-tuned-now", ("sia_fix",)),
+)
 OTHER = (("hadar", ("sia_fix",)), ("hadar-tuned", ("gavel",)))
 FIGURES = {"mean JCT": "mean_jct_s", "makespan": "makespan_s"}
 

@@ -56,8 +56,9 @@ class Theirs:
     solves_integers: bool = False
 
 
-# After the name of one of our policies: its jobs tune their batch sizes.
-TUNED = "-tuned"
+# After the name of one of our policies: its jobs tune their batch sizes, and it sees the goodput of
+# all epochs left, or that of the present one only.
+TUNED, TUNED_NOW = "-tuned", "-tuned-now"
 THEIRS = {
     "gavel": Theirs(_GAVEL),
     "sia_fix": Theirs((*_SIA_FIX, *_SHARED), solves_integers=True),
@@ -74,7 +75,8 @@ def play(artifact: Path, workload: str, scheduler: str, interval_s: int) -> dict
     """Run the simulator in this process, and return the record of the run.
 
     `artifact` is a checkout of github.com/siasosp23/artifacts, `workload` as `saturn-1`, and
-    `scheduler` one of `THEIRS` or the name of one of our policies, with `TUNED` after it or not.
+    `scheduler` one of `THEIRS` or the name of one of our policies, alone or with `TUNED` or
+    `TUNED_NOW`.
     """
     simulator = (artifact / SIMULATOR).resolve()
     theirs = THEIRS.get(scheduler)
@@ -134,7 +136,7 @@ def _changed(scheduler: str) -> Iterator[None]:
     import gavel
     import job
 
-    theirs, is_tuned = THEIRS.get(scheduler), scheduler.endswith(TUNED)
+    theirs, is_tuned = THEIRS.get(scheduler), scheduler.endswith((TUNED, TUNED_NOW))
     application = applications.Application
     changes: list[tuple[Any, str, Any]] = [
         (application, "get_max_local_bsz", _kept(application.get_max_local_bsz)),
@@ -145,9 +147,10 @@ def _changed(scheduler: str) -> Iterator[None]:
         if is_tuned:
             import goodput  # the simulator's
 
-            speed = useful_speed(goodput.GoodputFunction)
+            foresees = scheduler.endswith(TUNED)
+            speed = useful_speed(goodput.GoodputFunction, foresees=foresees)
             changes.append((cluster, "Cluster", tuning_batches(cluster.Cluster)))
-        name = scheduler.removesuffix(TUNED)
+        name = scheduler.removesuffix(TUNED_NOW).removesuffix(TUNED)
         changes.append((gavel, "GavelPolicy", _ours(gavel.GavelPolicy, name, speed)))
     elif theirs.keeps_batch:
         changes.append((cluster, "Cluster", keeping_batches(cluster.Cluster)))
@@ -271,13 +274,20 @@ def inside(directory: Path) -> Iterator[None]:
         os.chdir(before)
 
 
-def _run_program(path: Path, words: list[str]) -> None:
-    """Run a Python program in this process, without what it prints."""
-    sys.argv = [path.name, *words]
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Drop what is printed, and warnings."""
     with (
         Path(os.devnull).open("w", encoding="utf-8") as nothing,
         contextlib.redirect_stdout(nothing),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
+        yield
+
+
+def _run_program(path: Path, words: list[str]) -> None:
+    """Run a Python program in this process, without what it prints."""
+    sys.argv = [path.name, *words]
+    with silent():
         runpy.run_path(str(path), run_name="__main__")

@@ -53,8 +53,13 @@ NOTES = """\
   at the best batch size of each. That is what Gavel sees of jobs with fixed batch sizes, whose
   number of steps contains the gradients of all epochs as well. Jobs then do a little worse, since
   they tune by models of their own and begin with the initial batch size.
+* **`hadar-tuned-now`** sees less: the goodput of the present epoch only, as jobs could report it
+  that had been profiled on each type. It rises as a job trains, so the time left of long jobs is
+  overestimated at first, and falls faster than time passes: two that are alike may take turns on
+  GPUs, at a restart each. This was the first form; `hadar-tuned` was made when that was seen on
+  saturn 4.
 * **Choosing and judging.** The constants of `hadar` were chosen with our own simulator on saturn 1
-  and 2 and philly 1 and 3, among others (docs/results.md); nothing was chosen with this one.
+  and 2 and philly 1 and 3, among others (docs/results.md); no constant was chosen with this one.
 * **Elastic.** `sia`, with the options of `run_experiment.sh`, also chooses numbers of GPUs: another
   problem again, and no claim is made beside it.
 * **Empty cells** are runs that have not been made.

@@ -27,6 +27,7 @@ WORKLOADS = [f"{family}-{number}" for family in ("saturn", "philly") for number 
 CELLS = [
     ("hadar", 360),
     ("hadar-tuned", 360),
+    ("hadar-tuned-now", 360),
     ("gavel", 360),
     ("sia_fix", 360),
     ("srsf", 360),

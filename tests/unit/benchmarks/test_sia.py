@@ -205,17 +205,20 @@ def test_runs_are_recorded_and_not_repeated(tmp_path: Path) -> None:
     lines = path.read_text("utf-8").splitlines()
     kinds = [(run["scheduler"], run["interval_s"]) for run in map(json.loads, lines)]
     assert sorted(kinds) == [("gavel", 360), ("hadar", 60), ("hadar", 360)]
-    second = compare(tmp_path, *words, "hadar,gavel,srsf,sia,sia_fix,sia_fix-batch,hadar-tuned")
+    second = compare(
+        tmp_path, *words, "hadar,gavel,srsf,sia,sia_fix,sia_fix-batch,hadar-tuned,hadar-tuned-now"
+    )
     assert second.returncode == 0, second.stderr
     more = path.read_text("utf-8").splitlines()
     assert more[: len(lines)] == lines
     runs = {(run["scheduler"], run["interval_s"]): run for run in map(json.loads, more)}
-    assert len(runs) == len(more) == 9
+    assert len(runs) == len(more) == 10
     assert all(run["jobs"] == 4 and run["versions"]["python"] for run in runs.values())
     # The large job is by half slower on slow GPUs only, small ones are by three quarters.
     assert runs["hadar", 360]["mean_jct_s"] < runs["gavel", 360]["mean_jct_s"]
     # With their batch sizes tuned, jobs of the stand-in are twice as fast.
-    for tuned, kept in (("sia_fix", "sia_fix-batch"), ("hadar-tuned", "hadar")):
+    pairs = [(f"hadar-tuned{now}", "hadar") for now in ("", "-now")]
+    for tuned, kept in [("sia_fix", "sia_fix-batch"), *pairs]:
         assert runs[tuned, 360]["makespan_s"] < runs[kept, 360]["makespan_s"]
     assert "| `hadar`, 360 s | batch size fixed |" in (tmp_path / "README.md").read_text("utf-8")
 

@@ -114,6 +114,13 @@ def test_speed_is_that_of_all_epochs_left(batch_sizes: ModuleType) -> None:
     assert speed(shown, "fast", (2,)) == pytest.approx(160 / both_s)
 
 
+def test_without_foresight_speed_is_that_of_the_present_epoch(batch_sizes: ModuleType) -> None:
+    """Whatever the epochs after it are like."""
+    speed = batch_sizes.useful_speed(Goodput, foresees=False)
+    shown = info(epoch=0, progress=40.0, epochs=2, slowdown=0.5)
+    assert speed(shown, "fast", (2,)) == pytest.approx(16 / 9 / 4 / 2)
+
+
 def test_a_gang_too_large_for_the_largest_batch_does_not_run(batch_sizes: ModuleType) -> None:
     """Each GPU needs the smallest number of samples at least."""
     assert batch_sizes.useful_speed(Goodput)(info(), "fast", (65,)) == 0.0
