@@ -56,8 +56,8 @@ NOTES = """\
 * **`hadar-tuned-now`** sees less: the goodput of the present epoch only, as jobs could report it
   that had been profiled on each type. It rises as a job trains, so the time left of long jobs is
   overestimated at first, and falls faster than time passes: two that are alike may take turns on
-  GPUs, at a restart each. This was the first form; `hadar-tuned` was made when that was seen on
-  saturn 4.
+  GPUs, at a restart each. What `hadar-tuned` sees was chosen over a form like this one after runs
+  of that on saturn 1 to 4 and philly 3.
 * **Choosing and judging.** The constants of `hadar` were chosen with our own simulator on saturn 1
   and 2 and philly 1 and 3, among others (docs/results.md); no constant was chosen with this one.
 * **Elastic.** `sia`, with the options of `run_experiment.sh`, also chooses numbers of GPUs: another
