@@ -5,19 +5,29 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import mean
 from typing import Any
+
+from page_words import BOUND, NOTES, OPENING
 
 Run = Mapping[str, Any]
 Kind = tuple[str, int]
 
-OURS = ("hadar", "srsf", "hlas")
-# Rigid jobs with the batch sizes of the workload; then schedulers that change more than GPU types.
-RIGID = (*OURS, "gavel", "sia_fix-batch")
-TUNING = ("sia_fix",)
-ELASTIC = ("sia",)
-# hadar is to be better than these.
-RIVALS = ("gavel", "sia_fix", "sia_fix-batch")
+# What the jobs of a scheduler are like: gangs of fixed size with the batch sizes of the workload,
+# the same with batch sizes that the jobs tune, or gangs that change their size too.
+JOBS = {
+    "batch size fixed": ("hadar", "srsf", "hlas", "gavel", "sia_fix-batch"),
+    "batch size tuned": ("hadar-tuned", "hadar-tuned-now", "sia_fix"),
+    "elastic": ("sia",),
+}
+# Ours, and what it is to be better than: with the same jobs, and with others.
+SAME = (
+    ("hadar", ("gavel", "sia_fix-batch")),
+    ("hadar-tuned", ("sia_fix",)),
+    ("hadar-tuned-now", ("sia_fix",)),
+)
+OTHER = (("hadar", ("sia_fix",)), ("hadar-tuned", ("gavel",)))
 FIGURES = {"mean JCT": "mean_jct_s", "makespan": "makespan_s"}
 
 
@@ -42,34 +52,44 @@ class Pair:
         return [name for name, (ours, theirs) in self.by_workload.items() if ours >= theirs]
 
 
-def text(runs: Sequence[Run]) -> str:
+def text(runs: Sequence[Run], bounds: Sequence[Run] = ()) -> str:
     """Return the page."""
-    compared = pairs(runs)
+    same, other = pairs(runs, SAME), pairs(runs, OTHER)
     return "\n".join(
         [
-            _OPENING,
+            OPENING,
             _wrapped(_origin(runs)),
             "",
             "## Where hadar loses\n",
-            *_losses(compared),
+            "With the same jobs:\n",
+            *_losses(same),
+            "",
+            "With other jobs, batch sizes fixed beside tuned or tuned beside fixed:\n",
+            *_losses(other),
             "",
             "## hadar beside each\n",
-            *_verdicts(compared),
+            "With the same jobs:\n",
+            *_verdicts(same),
             "",
+            "With other jobs:\n",
+            *_verdicts(other),
+            "",
+            *bounded(runs, bounds),
             *_figures(runs),
-            _NOTES,
+            NOTES,
         ]
     )
 
 
-def pairs(runs: Sequence[Run]) -> list[Pair]:
-    """Return each rival beside hadar with rounds of 360 s, and with rounds of its own length."""
+def pairs(runs: Sequence[Run], asked: Sequence[tuple[str, Sequence[str]]]) -> list[Pair]:
+    """Return each rival beside ours with rounds of 360 s, and with rounds of its own length."""
     kinds = {_kind(run) for run in runs}
     found = []
-    for theirs in sorted(kinds, key=_order):
-        if theirs[0] in RIVALS:
-            for ours in sorted({("hadar", 360), ("hadar", theirs[1])} & kinds, reverse=True):
-                found += [_pair(runs, figure, ours, theirs) for figure in FIGURES]
+    for name, rivals in asked:
+        for theirs in sorted(kinds, key=_order):
+            if theirs[0] in rivals:
+                for ours in sorted({(name, 360), (name, theirs[1])} & kinds, reverse=True):
+                    found += [_pair(runs, figure, ours, theirs) for figure in FIGURES]
     return [pair for pair in found if pair.by_workload]
 
 
@@ -90,7 +110,7 @@ def _kind(run: Run) -> Kind:
 
 
 def _order(kind: Kind) -> tuple[int, int]:
-    names = (*RIGID, *TUNING, *ELASTIC)
+    names = [name for its in JOBS.values() for name in its]
     return (names.index(kind[0]) if kind[0] in names else len(names), -kind[1])
 
 
@@ -111,24 +131,58 @@ def _origin(runs: Sequence[Run]) -> str:
 
 
 def _losses(compared: Sequence[Pair]) -> list[str]:
-    rows = [["workload", "figure", "hadar", "h", "beside", "h", "ratio"]]
+    rows = [["workload", "figure", "ours", "h", "beside", "h", "ratio"]]
     for pair in compared:
         for name in pair.lost:
             ours, theirs = pair.by_workload[name]
             cells = [f"{ours:.2f}", _named(pair.theirs), f"{theirs:.2f}", f"{ours / theirs:.2f}"]
-            rows.append([name, pair.figure, f"{pair.ours[1]} s", *cells])
+            rows.append([name, pair.figure, _named(pair.ours), *cells])
     return _table(rows, words=3) if len(rows) > 1 else ["On none of these workloads."]
 
 
 def _verdicts(compared: Sequence[Pair]) -> list[str]:
-    rows = [["figure", "hadar", "beside", "workloads", "better on", "mean h", "theirs", "ratio"]]
+    rows = [["figure", "ours", "beside", "workloads", "better on", "mean h", "theirs", "ratio"]]
     for pair in compared:
         ours, theirs = pair.means
         count = len(pair.by_workload)
         cells = [str(count), str(count - len(pair.lost)), f"{ours:.2f}", f"{theirs:.2f}"]
-        names = [pair.figure, f"{pair.ours[1]} s", _named(pair.theirs)]
+        names = [pair.figure, _named(pair.ours), _named(pair.theirs)]
         rows.append([*names, *cells, f"{ours / theirs:.2f}"])
     return _table(rows, words=3)
+
+
+def bounded(runs: Sequence[Run], bounds: Sequence[Run]) -> list[str]:
+    """Return the bound on the makespan of jobs with fixed batch sizes beside what there is."""
+    if not bounds:
+        return []
+    names = ("hadar", "sia_fix-batch", "sia_fix")
+    found = {name: _by_workload(runs, (name, 360), "makespan_s") for name in names}
+    rows = [["workload", "last job", "on", "bound", *(f"`{name}`" for name in names)]]
+    for bound in bounds:
+        workload, bound_h = bound["workload"], bound["bound_s"] / 3600
+        its = [found[name].get(workload) for name in names]
+        cells = ["" if value is None else f"{value:.2f}" for value in its]
+        rows.append([workload, bound["job"], bound["gpu_type"], f"{bound_h:.2f}", *cells])
+    below = sum(
+        found["sia_fix"].get(bound["workload"], inf) < bound["bound_s"] / 3600 for bound in bounds
+    )
+    verdict = (
+        f"The makespan of `sia_fix`, whose jobs tune their batch sizes, is below it on {below} of "
+        f"{len(bounds)}. "
+    )
+    if below:
+        verdict += "There no scheduler of jobs with fixed batch sizes can be better than it."
+    else:
+        verdict += "So it does not show that a scheduler of fixed batch sizes could not be better."
+    return [
+        "## A bound on the makespan with fixed batch sizes\n",
+        _wrapped(BOUND),
+        "",
+        _wrapped(verdict),
+        "",
+        *_table(rows, words=3),
+        "",
+    ]
 
 
 def _figures(runs: Sequence[Run]) -> list[str]:
@@ -155,8 +209,7 @@ def _whole(number: float) -> str:
 def _by_scheduler(runs: Sequence[Run], figure: str, shown: Callable[[float], str]) -> list[str]:
     workloads = sorted({run["workload"] for run in runs}, key=_family_and_number)
     rows = [["scheduler, round", "jobs", *workloads, "mean"]]
-    problems = ((RIGID, "rigid"), (TUNING, "batch size tuned"), (ELASTIC, "elastic"))
-    for names, problem in problems:
+    for problem, names in JOBS.items():
         kinds = {_kind(run) for run in runs if run["scheduler"] in names}
         for kind in sorted(kinds, key=_order):
             values = {run["workload"]: run[figure] for run in runs if _kind(run) == kind}
@@ -181,55 +234,3 @@ def _table(rows: Sequence[Sequence[str]], *, words: int) -> list[str]:
 
 def _wrapped(paragraph: str) -> str:
     return textwrap.fill(paragraph, 100, break_long_words=False, break_on_hyphens=False)
-
-
-_OPENING = """\
-# Beside Gavel and Sia, in Sia's own simulator
-
-Written by `side_by_side.py`; change [comparison_page.py](comparison_page.py), not this.
-
-The simulator, the workloads and the cluster are those of Sia's artifact (SOSP 2023,
-github.com/siasosp23/artifacts at aaf7a0d, directory `sia-simulator`): 160 jobs in 8 hours on two
-nodes with 8 A100, three with 8 RTX 2080 Ti and six with 4 T4; gangs of 1 to 16; step times measured
-by its authors. Its own program runs, `multi_simulator.py`, with its own options. For our policies
-[one_run.py](one_run.py) puts a subclass in the place of its Gavel, and
-[translation.py](translation.py) translates.
-
-```
-git clone https://github.com/siasosp23/artifacts sia && git -C sia checkout aaf7a0d
-python3.11 -m venv sia-venv
-sia-venv/bin/pip install -e . -r benchmarks/sia/requirements.txt
-nice sia-venv/bin/python benchmarks/sia/side_by_side.py sia
-```
-
-What is recorded is not run again; `--write-only` writes this page from it.
-"""
-
-_NOTES = """\
-## What is compared
-
-* **Rigid.** A job has the GPUs and the batch size of the workload. Gavel and our policies see the
-  same: its steps, those done, and its steps/s on each GPU type. Gavel is the artifact's, with its
-  default objective (greatest total throughput) and its round of 360 s.
-* **`sia_fix`** is the artifact's Sia for fixed numbers of GPUs, with the options in the first line
-  of `sia_fix.py`. It gets less than Gavel and ours: no steps, and no step times on a type before
-  the job has run there. But *it tunes batch sizes*: that is another problem. `sia_fix-batch` is the
-  same with the batch sizes of the workload, fixed by the call with which the simulator fixes them
-  for Gavel.
-* **Elastic.** `sia`, with the options of `run_experiment.sh`, also chooses numbers of GPUs: another
-  problem again, and no claim is made beside it.
-* **Empty cells** are runs that have not been made.
-* **Metrics** are those of the artifact's `print_run_stats.py`: JCT from submission to end, makespan
-  from the first submission to the last end. Every start takes the job's restart time, 25 to 250 s.
-* **The simulator** lets GPUs that become free within a round idle until its end, for all
-  schedulers. A gang that changes nodes, but neither its type nor its GPUs by node, pays nothing.
-* **Steps as shown.** The steps that the simulator shows differ from those that it then trains, by
-  up to 10 % for yolov3 and 7 % for cifar10. Nothing corrects them, for Gavel or for ours.
-* **Throughputs.** Ours, from the simulator's measured step times, equal those of its Gavel in every
-  digit for all 18 kinds of jobs on all three types.
-* **Short cuts.** Answers of some functions of the simulator are kept ([one_run.py](one_run.py)).
-  With and without this, Gavel and `hadar` have the same figures on saturn-1.
-* **Solver.** The integer programs of `sia_fix` and `sia` are solved by HiGHS, to a gap of 0.01 %,
-  for at most 60 s: with GLPK, which `sia_fix` asks for without a gap, one round with 50 jobs took
-  up to a minute.
-"""

@@ -1,12 +1,13 @@
 """One run of Sia's simulator: its own program, with one of its schedulers or of our policies.
 
-For our policies, `GavelPolicy` of the simulator is replaced by a subclass that asks our policy;
-so its jobs are rigid, with the batch size of the workload, and it sees what Gavel sees.
+For our policies, `GavelPolicy` of the simulator is replaced by a subclass that asks our policy; so
+its jobs are rigid, and it sees what Gavel sees. They have the batch size of the workload, or with
+`-tuned` after the policy's name tune it as those of Sia do (`batch_sizes.py`).
 
 Three of the simulator's functions take most of its time, and get short cuts that change no figure.
 It keeps the largest batch size of a placement, the batch size of a GPU until the placement changes
-if it is not tuned, and the models of throughput that it fits for Sia. Gavel and our policies do not
-read these models; for them none are fitted.
+if it is not tuned, and the models of throughput that it fits. Where batch sizes are fixed, neither
+Gavel nor our policies read these models, and none are fitted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from translation import Held, JobInfo, Translation
+from batch_sizes import keeping_batches, tuning_batches, useful_speed
+from translation import Held, JobInfo, Speed, Translation
 
 import hadar_slurm
 from hadar_slurm.policies.registry import make_policy
@@ -54,6 +56,9 @@ class Theirs:
     solves_integers: bool = False
 
 
+# After the name of one of our policies: its jobs tune their batch sizes, and it sees the goodput of
+# all epochs left, or that of the present one only.
+TUNED, TUNED_NOW = "-tuned", "-tuned-now"
 THEIRS = {
     "gavel": Theirs(_GAVEL),
     "sia_fix": Theirs((*_SIA_FIX, *_SHARED), solves_integers=True),
@@ -70,12 +75,13 @@ def play(artifact: Path, workload: str, scheduler: str, interval_s: int) -> dict
     """Run the simulator in this process, and return the record of the run.
 
     `artifact` is a checkout of github.com/siasosp23/artifacts, `workload` as `saturn-1`, and
-    `scheduler` one of `THEIRS` or the name of one of our policies.
+    `scheduler` one of `THEIRS` or the name of one of our policies, alone or with `TUNED` or
+    `TUNED_NOW`.
     """
     simulator = (artifact / SIMULATOR).resolve()
     theirs = THEIRS.get(scheduler)
     begun_s = time.process_time()
-    with tempfile.TemporaryDirectory() as directory, _inside(simulator):
+    with tempfile.TemporaryDirectory() as directory, inside(simulator):
         log = Path(directory, "log")
         family, number = workload.rsplit("-", 1)
         jobs = Path("workloads", family, f"workload-{number}.csv")
@@ -130,20 +136,29 @@ def _changed(scheduler: str) -> Iterator[None]:
     import gavel
     import job
 
-    theirs = THEIRS.get(scheduler)
+    theirs, is_tuned = THEIRS.get(scheduler), scheduler.endswith((TUNED, TUNED_NOW))
     application = applications.Application
     changes: list[tuple[Any, str, Any]] = [
         (application, "get_max_local_bsz", _kept(application.get_max_local_bsz)),
         (job.Job, "update_local_bsz", _when_changed(job.Job.update_local_bsz)),
     ]
     if theirs is None:
-        changes.append((gavel, "GavelPolicy", _ours(gavel.GavelPolicy, scheduler)))
+        speed = rigid_speed
+        if is_tuned:
+            import goodput  # the simulator's
+
+            foresees = scheduler.endswith(TUNED)
+            speed = useful_speed(goodput.GoodputFunction, foresees=foresees)
+            changes.append((cluster, "Cluster", tuning_batches(cluster.Cluster)))
+        name = scheduler.removesuffix(TUNED_NOW).removesuffix(TUNED)
+        changes.append((gavel, "GavelPolicy", _ours(gavel.GavelPolicy, name, speed)))
     elif theirs.keeps_batch:
-        changes.append((cluster, "Cluster", _keeping_batches(cluster.Cluster)))
+        changes.append((cluster, "Cluster", keeping_batches(cluster.Cluster)))
     if theirs is not None and theirs.solves_integers:
         import cvxpy  # the simulator's solver of programs
 
         changes.append((cvxpy, "Problem", _by_highs(cvxpy)))
+    if is_tuned or (theirs is not None and theirs.solves_integers):
         changes.append((job, "fit_perf_params", _kept_fit(job.fit_perf_params)))
     else:
         changes.append((job, "fit_perf_params", _no_fit))
@@ -157,7 +172,7 @@ def _changed(scheduler: str) -> Iterator[None]:
             setattr(*change)
 
 
-def _ours(gavel_policy: Any, name: str) -> type:
+def _ours(gavel_policy: Any, name: str, speed: Speed) -> type:
     """Return a subclass of the simulator's `GavelPolicy` that asks our policy `name`."""
 
     class Ours(gavel_policy):  # type: ignore[misc]
@@ -184,24 +199,11 @@ def _ours(gavel_policy: Any, name: str) -> type:
     return Ours
 
 
-def speed(info: Any, gpu_type: str, placement: tuple[int, ...]) -> float:
+def rigid_speed(info: Any, gpu_type: str, placement: tuple[int, ...]) -> float:
     """Return the steps/s of a job with these numbers of GPUs by node, from measured step times."""
     batch = info.target_batch_size
     samples_per_s = info.applications[gpu_type].get_throughput_with_accum(placement, batch)
     return max(0.0, float(samples_per_s) / batch * info.slowdown_factor)
-
-
-def _keeping_batches(cluster: Any) -> type:
-    """Return a subclass of the simulator's `Cluster` whose jobs do not tune their batch sizes."""
-
-    class KeepsBatches(cluster):  # type: ignore[misc]
-        """Has jobs keep their batch sizes, as the simulator does itself for Gavel."""
-
-        def __init__(self, *words: object, **named: object) -> None:
-            super().__init__(*words, **named)
-            self.disable_bsz_tuning()
-
-    return KeepsBatches
 
 
 def _kept(get_max_local_bsz: Callable[..., Any]) -> Callable[..., Any]:
@@ -260,7 +262,7 @@ def _no_fit(*_: object) -> None:
 
 
 @contextlib.contextmanager
-def _inside(directory: Path) -> Iterator[None]:
+def inside(directory: Path) -> Iterator[None]:
     """Work in `directory`, and import modules from it first."""
     before = Path.cwd()
     os.chdir(directory)
@@ -272,13 +274,20 @@ def _inside(directory: Path) -> Iterator[None]:
         os.chdir(before)
 
 
-def _run_program(path: Path, words: list[str]) -> None:
-    """Run a Python program in this process, without what it prints."""
-    sys.argv = [path.name, *words]
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Drop what is printed, and warnings."""
     with (
         Path(os.devnull).open("w", encoding="utf-8") as nothing,
         contextlib.redirect_stdout(nothing),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
+        yield
+
+
+def _run_program(path: Path, words: list[str]) -> None:
+    """Run a Python program in this process, without what it prints."""
+    sys.argv = [path.name, *words]
+    with silent():
         runpy.run_path(str(path), run_name="__main__")

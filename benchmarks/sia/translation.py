@@ -5,7 +5,8 @@ what each of them holds, and expects for each job that is to run the GPU type, w
 cluster, and the index of a node for each GPU.
 
 The policy gets what the simulator gives to its own Gavel: the steps of each job, how many it has
-done, and its steps/s on each type. Where the simulator differs from what policies assume:
+done, and its steps/s on each type; of jobs that tune their batch sizes, what `batch_sizes.py` makes
+of these. Where the simulator differs from what policies assume:
 
 * GPUs that become free within a round stay idle until its end.
 * The first start of a job also costs its restart time.
@@ -74,7 +75,6 @@ class Translation:
     speed: Speed
     cluster: Cluster = field(init=False)
     _nodes: dict[NodeName, tuple[str, int]] = field(default_factory=dict)
-    _specs: dict[str, JobSpec] = field(default_factory=dict)
     _service: dict[str, Counter[GpuType]] = field(default_factory=dict)
     _starts: Counter[str] = field(default_factory=Counter)
     _present: set[str] = field(default_factory=set)
@@ -133,9 +133,7 @@ class Translation:
         )
 
     def _job(self, name: str, info: JobInfo, held: Held, passed_s: float) -> Job:
-        spec = self._specs.get(name)
-        if spec is None:
-            spec = self._specs[name] = self._spec(name, info)
+        spec = self._spec(name, info)
         service = self._service.setdefault(name, Counter())
         allocation = self._as_allocation(held)
         for slot, count in allocation.slots:

@@ -1,4 +1,4 @@
-"""Our policies in Sia's simulator: the translation, the runs, and the page.
+"""Our policies in Sia's simulator: the translation, and the runs.
 
 `tests/fakes/sia` stands for Sia's artifact. HADAR_SIA_ARTIFACT names a real one; its test needs the
 simulator's libraries (benchmarks/sia/requirements.txt) too.
@@ -88,15 +88,6 @@ def translation(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     import translation
 
     return translation
-
-
-@pytest.fixture
-def page(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return the module that writes the page."""
-    monkeypatch.syspath_prepend(str(SIA))
-    import comparison_page
-
-    return comparison_page
 
 
 def watched(translation: ModuleType, policy: Any = None) -> tuple[Any, list[Any]]:
@@ -214,18 +205,22 @@ def test_runs_are_recorded_and_not_repeated(tmp_path: Path) -> None:
     lines = path.read_text("utf-8").splitlines()
     kinds = [(run["scheduler"], run["interval_s"]) for run in map(json.loads, lines)]
     assert sorted(kinds) == [("gavel", 360), ("hadar", 60), ("hadar", 360)]
-    second = compare(tmp_path, *words, "hadar,gavel,srsf,sia,sia_fix,sia_fix-batch")
+    second = compare(
+        tmp_path, *words, "hadar,gavel,srsf,sia,sia_fix,sia_fix-batch,hadar-tuned,hadar-tuned-now"
+    )
     assert second.returncode == 0, second.stderr
     more = path.read_text("utf-8").splitlines()
     assert more[: len(lines)] == lines
     runs = {(run["scheduler"], run["interval_s"]): run for run in map(json.loads, more)}
-    assert len(runs) == len(more) == 8
+    assert len(runs) == len(more) == 10
     assert all(run["jobs"] == 4 and run["versions"]["python"] for run in runs.values())
     # The large job is by half slower on slow GPUs only, small ones are by three quarters.
     assert runs["hadar", 360]["mean_jct_s"] < runs["gavel", 360]["mean_jct_s"]
     # With their batch sizes tuned, jobs of the stand-in are twice as fast.
-    assert runs["sia_fix", 360]["makespan_s"] < runs["sia_fix-batch", 360]["makespan_s"]
-    assert "| `hadar`, 360 s | rigid |" in (tmp_path / "README.md").read_text("utf-8")
+    pairs = [(f"hadar-tuned{now}", "hadar") for now in ("", "-now")]
+    for tuned, kept in [("sia_fix", "sia_fix-batch"), *pairs]:
+        assert runs[tuned, 360]["makespan_s"] < runs[kept, 360]["makespan_s"]
+    assert "| `hadar`, 360 s | batch size fixed |" in (tmp_path / "README.md").read_text("utf-8")
 
 
 def test_without_an_artifact_the_script_says_what_it_needs(tmp_path: Path) -> None:
@@ -234,50 +229,6 @@ def test_without_an_artifact_the_script_says_what_it_needs(tmp_path: Path) -> No
     assert done.returncode == 2
     assert "path to the artifact" in done.stderr
     assert not list(tmp_path.iterdir())
-
-
-def run(workload: str, scheduler: str, jct_h: float, makespan_h: float) -> dict[str, Any]:
-    """Return a recorded run."""
-    return {
-        "workload": workload, "scheduler": scheduler, "interval_s": 360, "jobs": 160,
-        "mean_jct_s": jct_h * 3600, "p99_jct_s": 7200.0, "makespan_s": makespan_h * 3600,
-        "restarts": 7, "cpu_s": 60.0, "date": "2026-11-26", "versions": {"python": "3.11"},
-    }  # fmt: skip
-
-
-def test_the_page_begins_with_the_losses(page: ModuleType) -> None:
-    """A lost figure is a row with both values; the table of means counts the won workloads."""
-    runs = [
-        run("saturn-1", "hadar", 1.0, 20.0), run("saturn-1", "gavel", 2.0, 19.0),
-        run("philly-1", "hadar", 3.0, 20.0), run("philly-1", "gavel", 4.0, 25.0),
-        run("philly-2", "gavel", 9.0, 90.0),
-    ]  # fmt: skip
-    lines = page.text(runs).splitlines()
-    losses = lines.index("## Where hadar loses")
-    assert losses < lines.index("## hadar beside each")
-    lost = [line for line in lines[losses : losses + 8] if line.startswith("| saturn")]
-    assert lost == ["| saturn-1 | makespan | 360 s | 20.00 | `gavel`, 360 s | 19.00 | 1.05 |"]
-    # Workloads that hadar has not run count for neither.
-    assert "| mean JCT | 360 s | `gavel`, 360 s | 2 | 2 | 2.00 | 3.00 | 0.67 |" in lines
-    assert "| makespan | 360 s | `gavel`, 360 s | 2 | 1 | 20.00 | 22.00 | 0.91 |" in lines
-
-
-def test_a_mean_over_some_workloads_is_not_shown(page: ModuleType) -> None:
-    """Otherwise it would be compared with means over others."""
-    runs = [
-        run("saturn-1", "hadar", 1.0, 20.0), run("philly-1", "hadar", 3.0, 20.0),
-        run("saturn-1", "sia", 1.5, 20.0),
-    ]  # fmt: skip
-    lines = page.text(runs).splitlines()
-    assert "| `hadar`, 360 s | rigid | 1.00 | 3.00 | 2.00 |" in lines
-    assert "| `sia`, 360 s | elastic | 1.50 |  |  |" in lines
-    assert "On none of these workloads." in lines
-
-
-def test_the_page_is_that_of_the_recorded_runs(page: ModuleType) -> None:
-    """README.md is what the script writes from runs.jsonl."""
-    runs = [json.loads(line) for line in (SIA / "runs.jsonl").read_text("utf-8").splitlines()]
-    assert (SIA / "README.md").read_text("utf-8") == page.text(runs)
 
 
 @pytest.mark.slow

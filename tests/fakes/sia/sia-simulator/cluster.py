@@ -1,5 +1,7 @@
 """The small simulator: a round at a time."""
 
+from types import SimpleNamespace
+
 from gavel import GavelPolicy
 
 NODES, GPUS = {"fast": 1, "slow": 3}, {"fast": 4, "slow": 4}
@@ -16,6 +18,11 @@ class Cluster:
         for job in self.jobs:
             job.enable_bsz_tuning = False
 
+    def get_gavel_job_info(self, job):
+        names = ("scale_factor", "submission_time", "age", "rescale_time", "total_steps")
+        more = ("remain_steps", "target_batch_size", "applications", "slowdown_factor")
+        return SimpleNamespace(**{name: getattr(job, name) for name in (*names, *more)})
+
     def step(self, seconds):
         for job in self.jobs:
             job.step(self.now_s, seconds)
@@ -28,8 +35,9 @@ class Cluster:
         for job in jobs.values():
             job.age = self.now_s - job.submission_time
         if jobs:
+            infos = {name: self.get_gavel_job_info(job) for name, job in jobs.items()}
             before = {name: held for name, held in self.held.items() if name in jobs}
-            self.held = self.policy.optimize(jobs, {}, before)
+            self.held = self.policy.optimize(infos, {}, before)
             self.check()
             for job in jobs.values():
                 job.hold(self.held.get(job.name, (None, ())))
