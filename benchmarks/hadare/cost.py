@@ -15,7 +15,7 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import product
@@ -78,7 +78,7 @@ def _io() -> tuple[int, int]:
 
 
 def run_copy(
-    number: int, copies: int, millions: float, where: str, delays: bool, all_here: Barrier
+    number: int, copies: int, millions: float, delays: bool, where: Path, all_here: Barrier
 ) -> None:
     """Be one copy: change parameters, contribute, average if it is the first, and load.
 
@@ -91,7 +91,7 @@ def run_copy(
         torch.optim.SGD(model.parameters(), lr=0.1),
         total_steps=TOTAL_STEPS,
         settings=Settings(slot_s=60.0, optimiser_every=10_000, keep_every=0),
-        surroundings=Surroundings(copy=number, directory=Path(where)),
+        surroundings=Surroundings(copy=number, directory=where),
     )
     member = copy.member
     if number == 0:
@@ -133,27 +133,45 @@ def run_copy(
                 copy.learner.load(end, file, ahead)
         lines.append(meter.found)
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    (Path(where) / f"found-{number}.json").write_text(json.dumps({"parts": lines, "rss": rss}))
+    tell(where, number, {"parts": lines, "rss": rss})
+
+
+def tell(where: Path, number: int, found: Mapping[str, Any]) -> None:
+    """Write what a copy has measured, for `side_by_side`."""
+    (where / f"found-{number}.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+def side_by_side(
+    run: Callable[..., None], copies: int, where: Path, *words: object, limit_s: float = _LIMIT_S
+) -> list[dict[str, Any]]:
+    """Run `run(number, *words, where, barrier)` for each copy in a process; return what they tell.
+
+    Raises SystemExit where one fails, or has not ended `limit_s` after those before it.
+    """
+    context = get_context("spawn")
+    all_here = context.Barrier(copies)
+    processes = [
+        context.Process(target=run, args=(number, *words, where, all_here))
+        for number in range(copies)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        for process in processes:
+            process.join(limit_s)
+            if process.exitcode != 0:
+                raise SystemExit(f"a copy ended with {process.exitcode}")
+    finally:
+        for process in processes:
+            process.kill()
+    paths = [where / f"found-{number}.json" for number in range(copies)]
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
 def measured(millions: float, copies: int, directory: Path, *, delays: bool) -> dict[str, Any]:
     """Return what an averaging of one size costs on one file system: medians of intervals."""
-    context = get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="hadar-cost-", dir=directory) as name:
-        all_here = context.Barrier(copies)
-        words = [(number, copies, millions, name, delays, all_here) for number in range(copies)]
-        processes = [context.Process(target=run_copy, args=each) for each in words]
-        for process in processes:
-            process.start()
-        try:
-            for process in processes:
-                process.join(_LIMIT_S)
-                if process.exitcode != 0:
-                    raise SystemExit(f"a copy ended with {process.exitcode}")
-        finally:
-            for process in processes:
-                process.kill()
-        found = [json.loads((Path(name) / f"found-{n}.json").read_text()) for n in range(copies)]
+        found = side_by_side(run_copy, copies, Path(name), copies, millions, delays)
     parameters = sum(each.numel() for each in model_of(millions).parameters())
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),

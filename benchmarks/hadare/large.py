@@ -17,14 +17,14 @@ import re
 import tempfile
 import time
 from collections.abc import Callable
-from multiprocessing import get_context
+from datetime import datetime
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
-from cost import WIDTH, model_of
+from cost import WIDTH, model_of, side_by_side, tell
 
 from hadar_slurm.runtime.copy import Copy
 from hadar_slurm.runtime.membership.surroundings import Surroundings
@@ -53,7 +53,7 @@ def trainer(number: int, options: argparse.Namespace) -> tuple[Any, Any, Callabl
     return model, optimiser, step
 
 
-def run_copy(number: int, options: argparse.Namespace, where: str, all_here: Barrier) -> None:
+def run_copy(number: int, options: argparse.Namespace, where: Path, all_here: Barrier) -> None:
     """Be one copy; write when each of its steps ended."""
     model, optimiser, step = trainer(number, options)
     step()
@@ -70,7 +70,7 @@ def run_copy(number: int, options: argparse.Namespace, where: str, all_here: Bar
         total_steps=10**9,
         mode="averaged",
         settings=Settings(slot_s=options.interval, delay=options.delay),
-        surroundings=Surroundings(copy=number, directory=Path(where)),
+        surroundings=Surroundings(copy=number, directory=where),
     )
     ended_s, begun_s = [], time.monotonic()
     with copy:
@@ -86,7 +86,7 @@ def run_copy(number: int, options: argparse.Namespace, where: str, all_here: Bar
         if not isinstance(values, dict)
     }
     found = {"alone_per_s": alone_per_s, "ended_s": ended_s, "gpu_gb": peak, "costs": costs}
-    (Path(where) / f"found-{number}.json").write_text(json.dumps(found))
+    tell(where, number, found)
 
 
 def main() -> None:
@@ -101,26 +101,9 @@ def main() -> None:
     words.add_argument("--seconds", type=float, default=240.0, help="s with averaging")
     words.add_argument("--directory", default="/var/tmp", help="where the files lie")
     options = words.parse_args()
-    context = get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="hadar-large-", dir=options.directory) as name:
-        all_here = context.Barrier(options.copies)
-        processes = [
-            context.Process(target=run_copy, args=(number, options, name, all_here))
-            for number in range(options.copies)
-        ]
-        for process in processes:
-            process.start()
-        try:
-            for process in processes:
-                process.join(_LIMIT_S)
-                if process.exitcode != 0:
-                    raise SystemExit(f"a copy ended with {process.exitcode}")
-        finally:
-            for process in processes:
-                process.kill()
-        log = (Path(name) / "job.log").read_text()
-        copies = range(options.copies)
-        found = [json.loads((Path(name) / f"found-{n}.json").read_text()) for n in copies]
+        found = side_by_side(run_copy, options.copies, Path(name), options, limit_s=_LIMIT_S)
+        log = (Path(name) / "job.log").read_text(encoding="utf-8")
     summary = _summary(found, log)
     print(json.dumps({**vars(options), **summary, "log": log.splitlines()}, indent=1))
 
@@ -128,7 +111,7 @@ def main() -> None:
 def _summary(found: list[dict[str, Any]], log: str) -> dict[str, Any]:
     """Return steps/s of all copies, alone and averaged, from the second end to the last one."""
     ends_s = [
-        time.mktime(time.strptime(line[:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone
+        datetime.fromisoformat(line.split()[0]).timestamp()
         for line in log.splitlines()
         if _ENDED.search(line)
     ]
