@@ -3,8 +3,12 @@
     nice -n 12 python benchmarks/hadare/cost.py --millions 64,256 --directories /dev/shm,/var/tmp
 
 Copies change their parameters, contribute, one of them averages, and all load the mean, by the
-runtime's own code. Optimisers have no state, as in intervals to which none is contributed. A line
-of `transport.jsonl` is a size on a file system; `--write-only` makes `transport.md` from these.
+runtime's own code. One works at a time, as each has a node of its own, but not here. Optimisers
+have no state, as in intervals to which none is contributed. A line of `transport.jsonl` is a size
+on a file system; `--write-only` makes `transport.md` from these.
+
+Memory is `cached` while it is full of cached files, as that of a node that has run for a while.
+With `free` memory, a virtual machine that returns it to its host pays for getting it again.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from itertools import product
 from multiprocessing import get_context
@@ -29,16 +33,17 @@ import cost_page
 import torch
 from torch import nn
 
-from hadar_slurm.runtime.averaging.ranges import Ranges
-from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd
 from hadar_slurm.runtime.copy import Copy
+from hadar_slurm.runtime.files.ranges import Ranges
+from hadar_slurm.runtime.files.records import Contribution, SlotEnd
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
 
 HERE = Path(__file__).resolve().parent
 WIDTH = 4096
 TOTAL_STEPS = 10**9  # none of the intervals is the last, which is exact
-INTERVALS = 4  # the first is not counted: memory is new then
+SLOT_S = 60.0
+INTERVALS = 5  # the first is not counted: memory is new then
 _LIMIT_S = 900.0
 
 
@@ -90,13 +95,13 @@ def run_copy(
         model,
         torch.optim.SGD(model.parameters(), lr=0.1),
         total_steps=TOTAL_STEPS,
-        settings=Settings(slot_s=60.0, optimiser_every=10_000, keep_every=0),
+        settings=Settings(slot_s=SLOT_S, optimiser_every=10_000, keep_every=0),
         surroundings=Surroundings(copy=number, directory=where),
     )
     member = copy.member
     if number == 0:
         dealt = {each: Ranges.of([(each, each + 1)]) for each in range(copies)}
-        first = SlotEnd(slot=0, total_steps=TOTAL_STEPS, dealt=dealt, length_s=60.0)
+        first = SlotEnd(slot=0, total_steps=TOTAL_STEPS, dealt=dealt, length_s=SLOT_S)
         member.slots.end(first, *member.named())
     lines, here, ahead = [], set(range(copies)), None
     for _ in range(INTERVALS):
@@ -106,34 +111,44 @@ def run_copy(
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.rand(WIDTH).sub_(0.5), alpha=1e-4)
-        all_here.wait(_LIMIT_S)
         meter, (end, _) = Meter(), member.newest()
-        part = Contribution(number, end.slot + 1, end.id, end.dealt[number], 1.0, is_checked=True)
-        if delays:
-            with meter.measure("keep"):
-                ahead = copy.learner.go_ahead(part.slot)
-                copy.leading.contributing.finish(part, ahead)
-        with meter.measure("save"):
-            if not delays:
-                copy.leading.contributing.finish(part)
-            copy.leading.contributing.save()
-        all_here.wait(_LIMIT_S)
+        mine = end.dealt[number]
+        part = Contribution(number, end.slot + 1, end.id, mine, SLOT_S, is_checked=True)
+        with in_turn(number, copies, all_here):
+            if delays:
+                with meter.measure("keep"):
+                    ahead = copy.learner.go_ahead(part.slot)
+                    copy.leading.contributing.finish(part, ahead)
+            with meter.measure("save"):
+                if not delays:
+                    copy.leading.contributing.finish(part)
+                copy.leading.contributing.save()
         if number == 0:
             with meter.measure("merge"):
                 member.ending.end(end, here, here)
-        all_here.wait(_LIMIT_S)
-        end, file = member.newest()
-        with meter.measure("load"):
-            if ahead is None:
-                copy.learner.load(end, file)
-            else:
-                copy.learner.fetch(end, file, ahead)
-        if ahead is not None:
-            with meter.measure("take"):
-                copy.learner.load(end, file, ahead)
+        with in_turn(number, copies, all_here):
+            end, file = member.newest()
+            with meter.measure("load"):
+                if ahead is None:
+                    copy.learner.load(end, file)
+                else:
+                    copy.learner.fetch(end, file, ahead)
+            if ahead is not None:
+                with meter.measure("take"):
+                    copy.learner.load(end, file, ahead)
         lines.append(meter.found)
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     tell(where, number, {"parts": lines, "rss": rss})
+
+
+@contextmanager
+def in_turn(number: int, copies: int, all_here: Barrier) -> Iterator[None]:
+    """Run the body while no other copy works: each has a node of its own, but not here."""
+    for _ in range(number + 1):
+        all_here.wait(_LIMIT_S)
+    yield
+    for _ in range(number, copies):
+        all_here.wait(_LIMIT_S)
 
 
 def tell(where: Path, number: int, found: Mapping[str, Any]) -> None:
@@ -168,6 +183,22 @@ def side_by_side(
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
+@contextmanager
+def cached_memory() -> Iterator[Callable[[], None]]:
+    """Give a function that fills free memory with a cached file, of which others may take all."""
+    size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    into = bytearray(1 << 20)
+    with tempfile.TemporaryFile(dir="/var/tmp", buffering=0) as file:
+        file.truncate(size)  # without blocks on the disk
+
+        def fill() -> None:
+            file.seek(0)
+            while file.readinto(into):
+                pass
+
+        yield fill
+
+
 def measured(millions: float, copies: int, directory: Path, *, delays: bool) -> dict[str, Any]:
     """Return what an averaging of one size costs on one file system: medians of intervals."""
     with tempfile.TemporaryDirectory(prefix="hadar-cost-", dir=directory) as name:
@@ -181,6 +212,7 @@ def measured(millions: float, copies: int, directory: Path, *, delays: bool) -> 
         "load": round(os.getloadavg()[0], 1),
         "torch": torch.__version__,
         "copies": copies,
+        "averagings": INTERVALS - 1,
         "parameters": parameters,
         "rss": max(each["rss"] for each in found),
         "parts": {part: _medians(found, part) for part in found[0]["parts"][0]},
@@ -198,17 +230,25 @@ def main() -> None:
     words = argparse.ArgumentParser()
     words.add_argument("--millions", default="64,256", help="parameters, in millions")
     words.add_argument("--directories", default="/dev/shm,/var/tmp")
+    words.add_argument("--memory", default="free", help="free, cached, or both, by a comma")
     words.add_argument("--copies", type=int, default=3)
     words.add_argument("--runs", type=Path, default=HERE / "transport.jsonl")
     words.add_argument("--write-only", action="store_true")
     options = words.parse_args()
     if not options.write_only:
         lines = []
-        places = product(options.directories.split(","), options.millions.split(","), (False, True))
-        for directory, millions, delays in places:
-            where = Path(directory)
-            lines.append(measured(float(millions), options.copies, where, delays=delays))
-            print(json.dumps(lines[-1]), flush=True)
+        asked = (options.memory, options.directories, options.millions)
+        with ExitStack() as stack:
+            fill = stack.enter_context(cached_memory()) if "cached" in options.memory else None
+            for memory, directory, millions in product(*(each.split(",") for each in asked)):
+                for delays in (False, True):
+                    if fill and memory == "cached":
+                        fill()
+                    found = measured(
+                        float(millions), options.copies, Path(directory), delays=delays
+                    )
+                    lines.append({"memory": memory, **found})
+                    print(json.dumps(lines[-1]), flush=True)
         options.runs.write_text("".join(json.dumps(line) + "\n" for line in lines))
     records = [json.loads(line) for line in options.runs.read_text().splitlines()]
     options.runs.with_suffix(".md").write_text(cost_page.text(records), encoding="utf-8")

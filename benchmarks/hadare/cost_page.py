@@ -75,34 +75,40 @@ def text(records: Sequence[Record]) -> str:
     first = records[0]
     directories = ",".join(dict.fromkeys(record["directory"] for record in records))
     millions = ",".join(dict.fromkeys(f"{round(r['parameters'] / 1e6)}" for r in records))
+    memory = ",".join(dict.fromkeys(record["memory"] for record in records))
     lines = [
         "# What an averaging costs\n",
         "Written by `cost.py`; change [cost_page.py](cost_page.py), not this.\n",
         "```",
-        f"nice -n 12 python benchmarks/hadare/cost.py --millions {millions} "
+        f"python benchmarks/hadare/cost.py --memory {memory} --millions {millions} "
         f"--directories {directories}",
         "```\n",
         _wrapped(
-            f"{first['date']}, {first['cpus']} cores with much other work (load "
+            f"{first['date']}, {first['cpus']} cores (load "
             f"{min(r['load'] for r in records):g} to {max(r['load'] for r in records):g}), no GPU, "
             f"PyTorch {first['torch']}, {first['copies']} copies, each a process. "
-            "Medians of three averagings. GB are those of the parameters in float32; CPU seconds "
+            f"Medians of {first['averagings']} averagings; one copy works at a time, as each has a "
+            "node of its own, but not here. GB are those of the parameters in float32; CPU seconds "
             "are user and system time of the processes, the merger's divided by the copies. "
             "Bytes are those of the calls, from a disk or from memory. With a delay, copies train "
-            "on but for `keep` and `take`; `save` has the rounding to differences in both."
+            "on but for `keep` and `take`; `save` has the rounding to differences in both. Memory "
+            "is free, or full of cached files, as that of nodes that have run for a while. This "
+            "virtual machine returns memory that becomes free to its host, and takes up to 2.4 CPU "
+            "s to get 1 GB again: that is in the time of new files where memory is free."
         ),
         "",
-        "| directory | parameters | delay | keep | save | merge | load | take | "
+        "| memory | directory | parameters | delay | keep | save | merge | load | take | "
         "CPU s per GB and copy | of these the kernel's | bytes per parameter: written | read | "
         "merged | resident memory of a copy, GB |",
-        "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "|---|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for record in records:
         found, parts, count = cpu_s(record), record["parts"], record["parameters"]
         read = parts["save"]["read"] + parts["load"]["read"]
         cells = [f"{found[part]:.2f}" if part in found else "" for part in _PARTS]
         lines.append(
-            f"| {record['directory']} | {count / 1e6:.0f} M | {_delay(record)} | "
+            f"| {record['memory']} | {record['directory']} | {count / 1e6:.0f} M | "
+            f"{_delay(record)} | "
             f"{' | '.join(cells)} | {found['all']:.2f} | {cpu_s(record, 'kernel_s')['all']:.2f} | "
             f"{parts['save']['written'] / count:.1f} | {read / count:.1f} | "
             f"{_bytes(parts['merge']) / count:.1f} | {record['rss'] / 1e9:.1f} |"
@@ -116,31 +122,30 @@ def _delay(record: Record) -> str:
 
 
 def _verdict_on_cpu(records: Sequence[Record]) -> str:
-    """Return whether the aim for CPU time holds, with a delay and without."""
+    """Return whether the aim for CPU time holds, by memory, with a delay and without."""
     verdicts = []
-    for delays, words in ((False, "Without a delay"), (True, "With one")):
-        found = [cpu_s(record)["all"] for record in records if record["delays"] == delays]
-        holds = "holds" if max(found) <= TARGET_CPU_S else "does not hold"
-        verdicts.append(
-            f"{words} the aim of at most {TARGET_CPU_S:g} CPU s per GB and copy **{holds}**: "
-            f"{min(found):.2f} to {max(found):.2f}."
-        )
-    return " ".join(
-        [
-            *verdicts,
-            "A copy reads the start of the interval once more to make its differences. The "
-            "kernel's time is mostly for new memory of files, which differs much by machine.",
-        ]
+    for memory in dict.fromkeys(record["memory"] for record in records):
+        for delays, words in ((False, "without a delay"), (True, "with one")):
+            rows = [r for r in records if r["delays"] == delays and r["memory"] == memory]
+            found = [cpu_s(record)["all"] for record in rows]
+            holds = "holds" if max(found) <= TARGET_CPU_S else "does not hold"
+            verdicts.append(f"{memory}, {words}: **{holds}**, {min(found):.2f} to {max(found):.2f}")
+    return (
+        f"At most {TARGET_CPU_S:g} CPU s per GB and copy is the aim. Memory {'; '.join(verdicts)}. "
+        "A copy reads the start of the interval once more to make its differences. With a delay it "
+        "keeps its parameters (`keep`), and adds what an averaging changes (`load`, `take`)."
     )
 
 
 def _scaled_rows(records: Sequence[Record]) -> list[str]:
-    """Return the lines of the section that scales the records."""
+    """Return the lines of the section that scales the records of the memory measured first."""
+    records = [record for record in records if record["memory"] == records[0]["memory"]]
     lines = [
         "## Scaled to 1,000 M parameters\n",
         _wrapped(
             "Time of the bytes at 1 GB/s for each copy and of the CPU, one after the other, from "
-            "each row; the merger reads a contribution of each copy. The parameters at the start "
+            f"each row with {records[0]['memory']} memory; the merger reads a contribution of each "
+            "copy. The parameters at the start "
             "of the interval are read again from memory, as CPU time. `stops` is how long training "
             "stops. The last column is the shortest interval in which that takes at most "
             f"{PART:.0%}; with a delay it is also {ROOM:.2f} times the whole averaging, during "

@@ -15,9 +15,10 @@ import torch
 from fault_copy import BATCH_SIZE, Made, Share
 
 from hadar_slurm.runtime.averaging import state
-from hadar_slurm.runtime.averaging.ranges import Ranges
-from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots
-from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError
+from hadar_slurm.runtime.files.ranges import Ranges
+from hadar_slurm.runtime.files.records import SlotEnd
+from hadar_slurm.runtime.files.slots import Slots
+from hadar_slurm.runtime.files.tensors import TensorFile, TensorFileError
 
 if TYPE_CHECKING:
     from fault_record import Case

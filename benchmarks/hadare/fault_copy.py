@@ -42,9 +42,11 @@ from torch.optim import AdamW, Optimizer
 
 from hadar_slurm.runtime.averaging import state
 from hadar_slurm.runtime.averaging.modes import Mode
-from hadar_slurm.runtime.averaging.slots import Contribution, Slots
 from hadar_slurm.runtime.copy import Copy
 from hadar_slurm.runtime.ending import Ending, Settings
+from hadar_slurm.runtime.files import slots as slots_module
+from hadar_slurm.runtime.files.records import Contribution
+from hadar_slurm.runtime.files.slots import Slots
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.synchronous.gradients import Exchanged, Field, Gradients, Outcome
 from hadar_slurm.runtime.synchronous.links import Links
@@ -259,6 +261,7 @@ class Notes:
                 self.write("made", astuple(made))
             return found
 
+        slots_module.LARGE = 1  # written over the one before, as of large models
         Slots.contribute = noted_contribute  # type: ignore[method-assign, assignment]
         Ending.end = noted_end  # type: ignore[method-assign, assignment]
         Ending.end_together = noted_together  # type: ignore[method-assign, assignment]

@@ -17,8 +17,8 @@ import fault_copy
 import torch
 from fault_checks import Checks, newest_made
 
-from hadar_slurm.runtime.averaging.slots import SlotEnd
-from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError
+from hadar_slurm.runtime.files.records import SlotEnd
+from hadar_slurm.runtime.files.tensors import TensorFile, TensorFileError
 
 STEP_S = 0.02  # of the fastest copy
 

@@ -21,8 +21,8 @@ from replay import replay
 from tasks import cosine, task
 from watch_slots import digest
 
-from hadar_slurm.runtime.averaging.ranges import Ranges
 from hadar_slurm.runtime.averaging.state import MODEL
+from hadar_slurm.runtime.files.ranges import Ranges
 
 
 def schedule(

@@ -21,9 +21,9 @@ from torch.optim import Optimizer
 from hadar_slurm.handoff import Assignment, write_assignment
 from hadar_slurm.runtime.averaging import state
 from hadar_slurm.runtime.averaging.ahead import Ahead
-from hadar_slurm.runtime.averaging.ranges import Ranges
-from hadar_slurm.runtime.averaging.slots import SlotEnd
 from hadar_slurm.runtime.copy import Copy
+from hadar_slurm.runtime.files.ranges import Ranges
+from hadar_slurm.runtime.files.records import SlotEnd
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
 

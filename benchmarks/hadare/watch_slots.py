@@ -18,8 +18,8 @@ from pathlib import Path
 
 import torch
 
-from hadar_slurm.runtime.averaging.slots import Slots
 from hadar_slurm.runtime.averaging.state import MODEL
+from hadar_slurm.runtime.files.slots import Slots
 
 
 def digest(tensors: Mapping[str, torch.Tensor]) -> str:

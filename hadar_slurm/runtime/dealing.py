@@ -10,8 +10,8 @@ from pathlib import Path
 
 from hadar_slurm import handoff
 from hadar_slurm.runtime.averaging.modes import Kind
-from hadar_slurm.runtime.averaging.ranges import Ranges, deal
-from hadar_slurm.runtime.averaging.slots import SlotEnd
+from hadar_slurm.runtime.files.ranges import Ranges, deal
+from hadar_slurm.runtime.files.records import SlotEnd
 from hadar_slurm.runtime.settings import Settings
 
 log = logging.getLogger(__name__)

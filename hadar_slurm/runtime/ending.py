@@ -14,12 +14,13 @@ from hadar_slurm.runtime.averaging import merging, state
 from hadar_slurm.runtime.averaging.consolidation import check_alike
 from hadar_slurm.runtime.averaging.costs import Costs, usual
 from hadar_slurm.runtime.averaging.finite import MOST_SPOILT, fault_in, nan_in
-from hadar_slurm.runtime.averaging.identity import Identity
-from hadar_slurm.runtime.averaging.ranges import Ranges
 from hadar_slurm.runtime.averaging.rates import factor
-from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd, Slots
-from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError
 from hadar_slurm.runtime.dealing import Dealer
+from hadar_slurm.runtime.files.identity import Identity
+from hadar_slurm.runtime.files.ranges import Ranges
+from hadar_slurm.runtime.files.records import Contribution, SlotEnd
+from hadar_slurm.runtime.files.slots import Slots
+from hadar_slurm.runtime.files.tensors import TensorFile, TensorFileError
 from hadar_slurm.runtime.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 
-from hadar_slurm.runtime.averaging.identity import REMEDY, Identity, OtherTrainingError
+from hadar_slurm.runtime.files.identity import REMEDY, Identity, OtherTrainingError
 from hadar_slurm.runtime.membership.choosing import Choice, choose, is_over
 from hadar_slurm.runtime.membership.claim import Claim, ClaimedRun
 from hadar_slurm.runtime.membership.lost import check_parent

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 from hadar_slurm.runtime.averaging import state
 from hadar_slurm.runtime.averaging.costs import Costs
-from hadar_slurm.runtime.averaging.identity import Identity
-from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots
-from hadar_slurm.runtime.averaging.tensors import TensorFile
 from hadar_slurm.runtime.ending import Ending
+from hadar_slurm.runtime.files.identity import Identity
+from hadar_slurm.runtime.files.records import SlotEnd
+from hadar_slurm.runtime.files.slots import Slots
+from hadar_slurm.runtime.files.tensors import TensorFile
 from hadar_slurm.runtime.membership.lost import Begun
 from hadar_slurm.runtime.membership.presence import Doing, Presence
 from hadar_slurm.runtime.settings import Settings

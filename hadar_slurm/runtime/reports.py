@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hadar_slurm import handoff
 from hadar_slurm.runtime.averaging.costs import Costs
-from hadar_slurm.runtime.averaging.slots import SlotEnd
+from hadar_slurm.runtime.files.records import SlotEnd
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hadar_slurm.runtime.averaging.consolidation import OptimiserRule, Outer
-from hadar_slurm.runtime.averaging.slots import KEEP_EVERY, MOST_KEPT
+from hadar_slurm.runtime.files.slots import KEEP_EVERY, MOST_KEPT
 
 # The shortest slot, in seconds. The end of a synchronous one is for restarts alone.
 SHORTEST_S, SHORTEST_TOGETHER_S = 3.0, 60.0

@@ -20,9 +20,10 @@ from fakes.together import forked
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from hadar_slurm.runtime.averaging.ranges import Ranges
-from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots
 from hadar_slurm.runtime.copy import Copy
+from hadar_slurm.runtime.files.ranges import Ranges
+from hadar_slurm.runtime.files.records import SlotEnd
+from hadar_slurm.runtime.files.slots import Slots
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
 

@@ -23,9 +23,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from hadar_slurm.runtime.averaging.ranges import Ranges
-from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots
 from hadar_slurm.runtime.copy import Copy
+from hadar_slurm.runtime.files.ranges import Ranges
+from hadar_slurm.runtime.files.records import SlotEnd
+from hadar_slurm.runtime.files.slots import Slots
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
 from hadar_slurm.runtime.synchronous.links import LinkError, Links

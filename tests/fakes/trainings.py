@@ -13,8 +13,9 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from hadar_slurm.runtime.averaging.ranges import Ranges
-from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots
+from hadar_slurm.runtime.files.ranges import Ranges
+from hadar_slurm.runtime.files.records import SlotEnd
+from hadar_slurm.runtime.files.slots import Slots
 
 PROGRAM = Path(__file__).with_name("train_copy.py")
 LIMIT_S = 90.0

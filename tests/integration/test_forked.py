@@ -181,7 +181,7 @@ def test_there_is_a_task_for_every_node_that_suits(site: Site, copies: str) -> N
 @pytest.mark.parametrize("mode", ["averaged", "auto"])
 def test_a_real_training_gives_up_a_copy_and_gets_it_back(site: Site, mode: str) -> None:
     """The template trains every step once, and every copy completes, though one is preempted."""
-    from hadar_slurm.runtime.averaging.slots import Slots
+    from hadar_slurm.runtime.files.slots import Slots
 
     leave_two_nodes(site)
     site.start(round_seconds=6)

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 from hadar_slurm.runtime.averaging import state
-from hadar_slurm.runtime.averaging.consolidation import difference, wide_type
+from hadar_slurm.runtime.averaging.consolidation import wide_type
 from hadar_slurm.runtime.averaging.finite import is_finite
-from hadar_slurm.runtime.averaging.ranges import Ranges
-from hadar_slurm.runtime.averaging.slots import SlotEnd
-from hadar_slurm.runtime.averaging.tensors import BLOCK, TensorFile
-from hadar_slurm.runtime.averaging.threads import on_one_thread
+from hadar_slurm.runtime.files.ranges import Ranges
+from hadar_slurm.runtime.files.records import SlotEnd
+from hadar_slurm.runtime.files.tensors import BLOCK, TensorFile
+from hadar_slurm.runtime.files.threads import on_one_thread
 
 # PyTorch gives these no types.
 _Stream: Any = torch.cuda.Stream
@@ -97,12 +97,12 @@ class Ahead:
             wide = wide_type(then)
             differs = then if then.dtype == wide else torch.empty_like(then, dtype=wide)
             old, into = then.reshape(-1), differs.reshape(-1)
-            buffer = torch.empty(min(BLOCK, len(old)), dtype=wide, device=old.device)
             for number, block in enumerate(file.blocks(state.MODEL + name)):
                 here = slice(number * BLOCK, number * BLOCK + len(block))
-                one, before = block.to(old.device, wide), old[here].to(wide)
-                by = torch.sub(one, before, out=buffer[: len(block)])
-                into[here].copy_(by if is_finite(by) else difference(one, before))
+                one = block.to(old.device, wide)
+                by = torch.sub(one, old[here].to(wide), out=into[here])
+                if not is_finite(by):
+                    by[one.isinf() & by.isnan()] = 0.0  # both are infinite, and alike
             self._kept[name] = differs
 
     def take_over(self, model: nn.Module, end: SlotEnd, file: TensorFile) -> None:

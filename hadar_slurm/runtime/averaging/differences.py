@@ -17,7 +17,7 @@ import torch
 from hadar_slurm.older_python import zip_equal
 from hadar_slurm.runtime.averaging import state
 from hadar_slurm.runtime.averaging.finite import is_finite
-from hadar_slurm.runtime.averaging.tensors import BLOCK, TensorFile
+from hadar_slurm.runtime.files.tensors import BLOCK, TensorFile
 
 
 @dataclass

@@ -15,10 +15,11 @@ from hadar_slurm.runtime.averaging.ahead import Ahead
 from hadar_slurm.runtime.averaging.consolidation import OptimiserRule
 from hadar_slurm.runtime.averaging.differences import Differences
 from hadar_slurm.runtime.averaging.finite import fault_in
-from hadar_slurm.runtime.averaging.ranges import Ranges
-from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd, Slots
-from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError
-from hadar_slurm.runtime.averaging.threads import on_one_thread
+from hadar_slurm.runtime.files.ranges import Ranges
+from hadar_slurm.runtime.files.records import Contribution, SlotEnd
+from hadar_slurm.runtime.files.slots import Slots
+from hadar_slurm.runtime.files.tensors import TensorFile, TensorFileError
+from hadar_slurm.runtime.files.threads import on_one_thread
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hadar_slurm.runtime.averaging.tensors import TensorFile
+from hadar_slurm.runtime.files.tensors import TensorFile
 
 # Training stops after this number of averaging intervals in a row without a finite contribution.
 # Dropout and the dealing of steps differ each time: a random fault does not come three times.

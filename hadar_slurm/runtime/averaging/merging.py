@@ -15,7 +15,7 @@ from hadar_slurm.older_python import zip_equal
 from hadar_slurm.runtime.averaging import state
 from hadar_slurm.runtime.averaging.consolidation import OptimiserRule, Outer, mean
 from hadar_slurm.runtime.averaging.finite import is_finite
-from hadar_slurm.runtime.averaging.tensors import BLOCK, Stream, TensorFile
+from hadar_slurm.runtime.files.tensors import BLOCK, Stream, TensorFile
 
 # The steps of a copy, and what it has contributed.
 Given = tuple[int, TensorFile]

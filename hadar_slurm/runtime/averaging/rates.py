@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from hadar_slurm.runtime.averaging.ranges import Ranges
-from hadar_slurm.runtime.averaging.slots import SlotEnd
+from hadar_slurm.runtime.files.ranges import Ranges
+from hadar_slurm.runtime.files.records import SlotEnd
 
 # In this part of all steps, and in this number at most, the factor grows by 1.
 _WARM_UP, _LONGEST = 0.05, 1000

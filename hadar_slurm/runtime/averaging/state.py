@@ -10,8 +10,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from hadar_slurm.older_python import zip_equal
-from hadar_slurm.runtime.averaging.tensors import TensorFile
-from hadar_slurm.runtime.averaging.threads import on_one_thread
+from hadar_slurm.runtime.files.tensors import TensorFile
+from hadar_slurm.runtime.files.threads import on_one_thread
 
 # Tensors by name, and the rest.
 Named = tuple[dict[str, torch.Tensor], Any]
@@ -111,10 +111,7 @@ def load_model(model: nn.Module, file: TensorFile) -> None:
     for name in file.names:
         tensor = own.get(name)
         if tensor is not None and tensor.is_contiguous() and tensor.shape == file.shapes[name]:
-            flat, first = tensor.reshape(-1), 0
-            for block in file.blocks(name):
-                flat[first : first + len(block)].copy_(block)
-                first += len(block)
+            file.read_into(name, tensor.reshape(-1))
         elif name.startswith(MODEL):
             rest[name.removeprefix(MODEL)] = file.tensor(name)
     if rest:

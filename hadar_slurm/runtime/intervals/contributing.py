@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hadar_slurm.runtime.averaging import state
 from hadar_slurm.runtime.averaging.ahead import Ahead
-from hadar_slurm.runtime.averaging.slots import Contribution
+from hadar_slurm.runtime.files.records import Contribution
 from hadar_slurm.runtime.intervals.member import Member
 from hadar_slurm.runtime.intervals.requests import Requests
 

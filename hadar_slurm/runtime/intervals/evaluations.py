@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from hadar_slurm.runtime.averaging.slots import SlotEnd
 from hadar_slurm.runtime.averaging.state import MODEL
-from hadar_slurm.runtime.averaging.tensors import TensorFile
+from hadar_slurm.runtime.files.records import SlotEnd
+from hadar_slurm.runtime.files.tensors import TensorFile
 from hadar_slurm.runtime.intervals.member import Member
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from hadar_slurm.runtime.averaging.ahead import Ahead
-from hadar_slurm.runtime.averaging.tensors import TensorFileError
+from hadar_slurm.runtime.files.tensors import TensorFileError
 from hadar_slurm.runtime.intervals.member import Member
 from hadar_slurm.runtime.intervals.requests import Requests
 from hadar_slurm.runtime.membership.ranks import Word

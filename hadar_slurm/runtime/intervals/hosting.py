@@ -6,9 +6,9 @@ import time
 from collections.abc import Collection, Mapping
 
 from hadar_slurm.runtime.averaging import state
-from hadar_slurm.runtime.averaging.ranges import Ranges
-from hadar_slurm.runtime.averaging.slots import SlotEnd
-from hadar_slurm.runtime.averaging.tensors import TensorFile
+from hadar_slurm.runtime.files.ranges import Ranges
+from hadar_slurm.runtime.files.records import SlotEnd
+from hadar_slurm.runtime.files.tensors import TensorFile
 from hadar_slurm.runtime.intervals.evaluations import Evaluations
 from hadar_slurm.runtime.intervals.member import Member
 from hadar_slurm.runtime.intervals.requests import Requests

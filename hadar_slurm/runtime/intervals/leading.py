@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from hadar_slurm.runtime.averaging.ahead import Ahead
 from hadar_slurm.runtime.averaging.modes import Mode
-from hadar_slurm.runtime.averaging.ranges import Ranges
 from hadar_slurm.runtime.averaging.rates import aim, effective_copies, warm_up_steps
-from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd
-from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError
+from hadar_slurm.runtime.files.ranges import Ranges
+from hadar_slurm.runtime.files.records import Contribution, SlotEnd
+from hadar_slurm.runtime.files.tensors import TensorFile, TensorFileError
 from hadar_slurm.runtime.intervals.contributing import Contributing
 from hadar_slurm.runtime.intervals.evaluations import Evaluations
 from hadar_slurm.runtime.intervals.hosting import Hosting

@@ -15,8 +15,8 @@ from hadar_slurm.runtime.averaging.ahead import Ahead
 from hadar_slurm.runtime.averaging.costs import Costs
 from hadar_slurm.runtime.averaging.exchange import Exchange
 from hadar_slurm.runtime.averaging.rates import factor as factor_by_copies
-from hadar_slurm.runtime.averaging.slots import SlotEnd
-from hadar_slurm.runtime.averaging.tensors import TensorFile
+from hadar_slurm.runtime.files.records import SlotEnd
+from hadar_slurm.runtime.files.tensors import TensorFile
 from hadar_slurm.runtime.intervals.scaling import Scaling
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.samples import mixed

@@ -12,12 +12,13 @@ from hadar_slurm.runtime.averaging.consolidation import OptimiserRule, check_ali
 from hadar_slurm.runtime.averaging.costs import Costs
 from hadar_slurm.runtime.averaging.exchange import Exchange
 from hadar_slurm.runtime.averaging.finite import MOST_SPOILT, NotFiniteError
-from hadar_slurm.runtime.averaging.identity import Identity, check_same, next_number
 from hadar_slurm.runtime.averaging.modes import Choice, Kind, Mode
-from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots
-from hadar_slurm.runtime.averaging.tensors import TensorFile, TensorFileError
 from hadar_slurm.runtime.dealing import Dealer
 from hadar_slurm.runtime.ending import Ending
+from hadar_slurm.runtime.files.identity import Identity, check_same, next_number
+from hadar_slurm.runtime.files.records import SlotEnd
+from hadar_slurm.runtime.files.slots import Slots
+from hadar_slurm.runtime.files.tensors import TensorFile, TensorFileError
 from hadar_slurm.runtime.intervals.learner import Learner
 from hadar_slurm.runtime.joining import check_run, join
 from hadar_slurm.runtime.membership.choosing import numbered

@@ -7,8 +7,8 @@ import signal
 import time
 from dataclasses import dataclass
 
-from hadar_slurm.runtime.averaging.slots import SlotEnd
-from hadar_slurm.runtime.averaging.tensors import TensorFile
+from hadar_slurm.runtime.files.records import SlotEnd
+from hadar_slurm.runtime.files.tensors import TensorFile
 from hadar_slurm.runtime.intervals.contributing import Contributing
 from hadar_slurm.runtime.intervals.member import Member
 from hadar_slurm.runtime.intervals.requests import Requests

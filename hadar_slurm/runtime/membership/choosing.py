@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hadar_slurm.runtime.averaging.slots import Slots
+from hadar_slurm.runtime.files.slots import Slots
 from hadar_slurm.runtime.membership.claim import ClaimedRun, State, read_run, run_path
 
 _COPY = 0  # the number of a copy that is alone

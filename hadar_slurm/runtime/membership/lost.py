@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from hadar_slurm import handoff
-from hadar_slurm.runtime.averaging.slots import Slots
+from hadar_slurm.runtime.files.slots import Slots
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 
 NAME = "begun.json"

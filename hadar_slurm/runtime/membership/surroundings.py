@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hadar_slurm import handoff
-from hadar_slurm.runtime.averaging.identity import command_line
+from hadar_slurm.runtime.files.identity import command_line
 
 DIRECTORY_VARIABLE = "HADAR_JOB_DIR"
 MODE_VARIABLE = "HADAR_COPY_MODE"

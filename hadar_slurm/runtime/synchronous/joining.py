@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from hadar_slurm.runtime.averaging.modes import Mode
-from hadar_slurm.runtime.averaging.slots import Slots
+from hadar_slurm.runtime.files.slots import Slots
 from hadar_slurm.runtime.membership.presence import Presence
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings

@@ -24,9 +24,10 @@ from hadar_slurm.older_python import zip_equal
 from hadar_slurm.runtime.averaging import state
 from hadar_slurm.runtime.averaging.finite import MOST_SPOILT, NotFiniteError
 from hadar_slurm.runtime.averaging.modes import Mode, is_costly
-from hadar_slurm.runtime.averaging.ranges import Ranges
-from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots
-from hadar_slurm.runtime.averaging.tensors import TensorFile, checksum_of
+from hadar_slurm.runtime.files.ranges import Ranges
+from hadar_slurm.runtime.files.records import SlotEnd
+from hadar_slurm.runtime.files.slots import Slots
+from hadar_slurm.runtime.files.tensors import TensorFile, checksum_of
 from hadar_slurm.runtime.membership.presence import Doing, Presence
 from hadar_slurm.runtime.samples import mixed
 from hadar_slurm.runtime.settings import Settings

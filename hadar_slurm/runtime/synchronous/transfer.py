@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from hadar_slurm.runtime.averaging import state
-from hadar_slurm.runtime.averaging.ranges import Ranges
-from hadar_slurm.runtime.averaging.tensors import content_of
+from hadar_slurm.runtime.files.ranges import Ranges
+from hadar_slurm.runtime.files.tensors import content_of
 from hadar_slurm.runtime.synchronous.links import Links
 
 

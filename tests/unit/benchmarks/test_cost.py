@@ -26,12 +26,14 @@ def record(cpu_s: float = 0.4, *, delays: bool = False) -> dict[str, Any]:
         parts |= {"keep": beside, "take": beside}
     return {
         "date": "2026-01-01",
+        "memory": "free",
         "delays": delays,
         "directory": "/somewhere",
         "cpus": 2,
         "load": 1.0,
         "torch": "2",
         "copies": 3,
+        "averagings": 4,
         "parameters": 250_000_000,
         "rss": 2_000_000_000,
         "parts": parts,
@@ -52,8 +54,8 @@ def test_costs_are_per_size_and_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert six["merge"] == pytest.approx(4 * 3.7 * (1 + 1.5 / 2.5))
     assert three["blocked"] == three["all"]
     page = " ".join(cost_page.text([record(), record(delays=True)]).split())
-    assert "Without a delay the aim of at most 2 CPU s per GB and copy **holds**: 1.20" in page
-    assert "With one the aim of at most 2 CPU s per GB and copy **holds**: 1.60" in page
+    assert "Memory free, without a delay: **holds**, 1.20 to 1.20;" in page
+    assert "free, with one: **holds**, 1.60 to 1.60." in page
     assert "**does not hold**" in cost_page.text([record(1.0), record(delays=True)])
 
 

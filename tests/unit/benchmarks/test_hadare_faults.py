@@ -14,8 +14,9 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from hadar_slurm.runtime.averaging import state  # noqa: E402
-from hadar_slurm.runtime.averaging.ranges import Ranges  # noqa: E402
-from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots  # noqa: E402
+from hadar_slurm.runtime.files.ranges import Ranges  # noqa: E402
+from hadar_slurm.runtime.files.records import SlotEnd  # noqa: E402
+from hadar_slurm.runtime.files.slots import Slots  # noqa: E402
 
 HADARE = Path(__file__).parents[3] / "benchmarks" / "hadare"
 

@@ -20,12 +20,14 @@ from fakes import train_copy  # noqa: E402
 from fakes.trainings import Training, until  # noqa: E402
 
 from hadar_slurm.runtime.averaging.ahead import Ahead  # noqa: E402
-from hadar_slurm.runtime.averaging.ranges import Ranges  # noqa: E402
-from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots  # noqa: E402
 from hadar_slurm.runtime.averaging.state import tensors_of  # noqa: E402
-from hadar_slurm.runtime.averaging.tensors import TensorFile, write_tensors  # noqa: E402
 from hadar_slurm.runtime.copy import Copy  # noqa: E402
 from hadar_slurm.runtime.dealing import Dealer  # noqa: E402
+from hadar_slurm.runtime.files.ranges import Ranges  # noqa: E402
+from hadar_slurm.runtime.files.records import SlotEnd  # noqa: E402
+from hadar_slurm.runtime.files.slots import Slots  # noqa: E402
+from hadar_slurm.runtime.files.tensors import TensorFile  # noqa: E402
+from hadar_slurm.runtime.files.writing import write_tensors  # noqa: E402
 from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E402
 from hadar_slurm.runtime.settings import Settings  # noqa: E402
 

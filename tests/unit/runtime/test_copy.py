@@ -21,7 +21,7 @@ from hadar_slurm.handoff import (  # noqa: E402
     read_report,
     write_assignment,
 )
-from hadar_slurm.runtime.averaging.slots import Slots  # noqa: E402
+from hadar_slurm.runtime.files.slots import Slots  # noqa: E402
 
 
 def test_a_copy_alone_trains_every_step_in_order(training: Callable[..., Training]) -> None:

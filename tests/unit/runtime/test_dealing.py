@@ -14,8 +14,8 @@ pytest.importorskip("torch", reason="needs PyTorch")
 
 from hadar_slurm.handoff import Assignment, write_assignment  # noqa: E402
 from hadar_slurm.runtime.averaging.modes import Kind  # noqa: E402
-from hadar_slurm.runtime.averaging.slots import SlotEnd  # noqa: E402
 from hadar_slurm.runtime.dealing import Dealer  # noqa: E402
+from hadar_slurm.runtime.files.records import SlotEnd  # noqa: E402
 from hadar_slurm.runtime.settings import Settings  # noqa: E402
 
 LONG = SlotEnd(slot=3, total_steps=10_000, length_s=1000.0)

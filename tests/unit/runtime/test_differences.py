@@ -15,11 +15,8 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 from hadar_slurm.runtime.averaging.consolidation import OptimiserRule, Outer  # noqa: E402
 from hadar_slurm.runtime.averaging.differences import Differences  # noqa: E402
 from hadar_slurm.runtime.averaging.merging import SpoiltError, merged, shapes  # noqa: E402
-from hadar_slurm.runtime.averaging.tensors import (  # noqa: E402
-    BLOCK,
-    TensorFile,
-    write_tensors,
-)
+from hadar_slurm.runtime.files.tensors import BLOCK, TensorFile  # noqa: E402
+from hadar_slurm.runtime.files.writing import write_tensors  # noqa: E402
 
 FACTS = {"facts": {"state": {}, "groups": [], "parameters": ["model/a"], "extra": []}}
 

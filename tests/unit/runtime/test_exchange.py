@@ -18,10 +18,11 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 from fakes import train_copy  # noqa: E402
 
 from hadar_slurm.runtime.averaging.consolidation import OptimiserRule  # noqa: E402
-from hadar_slurm.runtime.averaging.ranges import Ranges  # noqa: E402
-from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd, Slots  # noqa: E402
-from hadar_slurm.runtime.averaging.tensors import write_tensors  # noqa: E402
 from hadar_slurm.runtime.copy import Copy  # noqa: E402
+from hadar_slurm.runtime.files.ranges import Ranges  # noqa: E402
+from hadar_slurm.runtime.files.records import Contribution, SlotEnd  # noqa: E402
+from hadar_slurm.runtime.files.slots import Slots  # noqa: E402
+from hadar_slurm.runtime.files.writing import write_tensors  # noqa: E402
 from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E402
 from hadar_slurm.runtime.settings import Settings  # noqa: E402
 

@@ -19,16 +19,13 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 from fakes import train_copy  # noqa: E402
 
 from hadar_slurm.handoff import read_report, user_reports  # noqa: E402
-from hadar_slurm.runtime.averaging import slots as slots_module  # noqa: E402
-from hadar_slurm.runtime.averaging.ranges import Ranges  # noqa: E402
-from hadar_slurm.runtime.averaging.slots import (  # noqa: E402
-    Contribution,
-    OtherVersionError,
-    SlotEnd,
-    Slots,
-)
-from hadar_slurm.runtime.averaging.tensors import TensorFile, write_tensors  # noqa: E402
 from hadar_slurm.runtime.copy import Copy  # noqa: E402
+from hadar_slurm.runtime.files import slots as slots_module  # noqa: E402
+from hadar_slurm.runtime.files.ranges import Ranges  # noqa: E402
+from hadar_slurm.runtime.files.records import Contribution, OtherVersionError, SlotEnd  # noqa: E402
+from hadar_slurm.runtime.files.slots import Slots  # noqa: E402
+from hadar_slurm.runtime.files.tensors import TensorFile  # noqa: E402
+from hadar_slurm.runtime.files.writing import write_tensors  # noqa: E402
 from hadar_slurm.runtime.membership.presence import Doing, Presence  # noqa: E402
 from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E402
 from hadar_slurm.runtime.settings import Settings  # noqa: E402

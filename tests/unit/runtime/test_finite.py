@@ -16,9 +16,10 @@ from torch import nn  # noqa: E402
 
 from hadar_slurm.runtime.averaging import state  # noqa: E402
 from hadar_slurm.runtime.averaging.finite import NotFiniteError, fault_in  # noqa: E402
-from hadar_slurm.runtime.averaging.ranges import Ranges  # noqa: E402
-from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd, Slots  # noqa: E402
 from hadar_slurm.runtime.copy import Copy  # noqa: E402
+from hadar_slurm.runtime.files.ranges import Ranges  # noqa: E402
+from hadar_slurm.runtime.files.records import Contribution, SlotEnd  # noqa: E402
+from hadar_slurm.runtime.files.slots import Slots  # noqa: E402
 from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E402
 from hadar_slurm.runtime.settings import Settings  # noqa: E402
 

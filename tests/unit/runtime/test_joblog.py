@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from fakes.trainings import Training, until  # noqa: E402
 
-from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots  # noqa: E402
-from hadar_slurm.runtime.averaging.tensors import write_tensors  # noqa: E402
+from hadar_slurm.runtime.files.records import SlotEnd  # noqa: E402
+from hadar_slurm.runtime.files.slots import Slots  # noqa: E402
+from hadar_slurm.runtime.files.writing import write_tensors  # noqa: E402
 from hadar_slurm.runtime.membership.joblog import LOGGER, job_log  # noqa: E402
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z copy (\d+): (.+)")
@@ -122,10 +124,10 @@ def test_a_draft_that_was_cleared_away_has_come_too_late(
 ) -> None:
     """Another copy was first and has removed the draft, which is no error."""
 
-    def write_and_lose(path: Path, *more: object) -> None:
-        path.unlink(missing_ok=True)
+    def write_and_lose(file: FileIO, *more: object) -> None:
+        Path(str(file.name)).unlink()
 
-    monkeypatch.setattr("hadar_slurm.runtime.averaging.tensors._write", write_and_lose)
+    monkeypatch.setattr("hadar_slurm.runtime.files.writing._write", write_and_lose)
     path = tmp_path / "slot-00000000.safetensors"
     assert not write_tensors(path, {"a": torch.zeros(1)}, {}, is_first=True)
     with pytest.raises(FileNotFoundError):

@@ -18,11 +18,12 @@ from fakes.trainings import Training, until  # noqa: E402
 from hadar_slurm.handoff import Assignment, write_assignment  # noqa: E402
 from hadar_slurm.runtime.averaging import state  # noqa: E402
 from hadar_slurm.runtime.averaging.costs import Costs  # noqa: E402
-from hadar_slurm.runtime.averaging.identity import Identity  # noqa: E402
-from hadar_slurm.runtime.averaging.ranges import Ranges  # noqa: E402
-from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd, Slots  # noqa: E402
 from hadar_slurm.runtime.dealing import Dealer  # noqa: E402
 from hadar_slurm.runtime.ending import Ending  # noqa: E402
+from hadar_slurm.runtime.files.identity import Identity  # noqa: E402
+from hadar_slurm.runtime.files.ranges import Ranges  # noqa: E402
+from hadar_slurm.runtime.files.records import Contribution, SlotEnd  # noqa: E402
+from hadar_slurm.runtime.files.slots import Slots  # noqa: E402
 from hadar_slurm.runtime.membership.presence import Doing, Presence  # noqa: E402
 from hadar_slurm.runtime.peers import Peers  # noqa: E402
 from hadar_slurm.runtime.settings import Settings  # noqa: E402

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadar_slurm.handoff import shares
-from hadar_slurm.runtime.averaging.ranges import Ranges, deal
+from hadar_slurm.runtime.files.ranges import Ranges, deal
 
 STEPS = st.integers(0, 60)
 SETS = st.frozensets(STEPS)

@@ -14,10 +14,10 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from fakes.by_loader import SETTINGS, Job, Plan  # noqa: E402
 
-from hadar_slurm.runtime.averaging.ranges import Ranges  # noqa: E402
 from hadar_slurm.runtime.averaging.rates import aim, factor, warm_up_steps  # noqa: E402
-from hadar_slurm.runtime.averaging.slots import SlotEnd  # noqa: E402
 from hadar_slurm.runtime.copy import Copy  # noqa: E402
+from hadar_slurm.runtime.files.ranges import Ranges  # noqa: E402
+from hadar_slurm.runtime.files.records import SlotEnd  # noqa: E402
 from hadar_slurm.runtime.intervals.scaling import Scaling  # noqa: E402
 from hadar_slurm.runtime.settings import Settings  # noqa: E402
 

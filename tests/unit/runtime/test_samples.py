@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch", reason="needs PyTorch")
 
-from hadar_slurm.runtime.averaging.ranges import Ranges, deal  # noqa: E402
+from hadar_slurm.runtime.files.ranges import Ranges, deal  # noqa: E402
 from hadar_slurm.runtime.samples import Shuffled, positions  # noqa: E402
 from hadar_slurm.runtime.stream import Stream  # noqa: E402
 

@@ -18,9 +18,9 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 from fakes import train_copy  # noqa: E402
 from fakes.by_loader import Job, Plan  # noqa: E402
 
-from hadar_slurm.runtime.averaging.ranges import Ranges  # noqa: E402
-from hadar_slurm.runtime.averaging.slots import Contribution, SlotEnd  # noqa: E402
 from hadar_slurm.runtime.copy import Copy  # noqa: E402
+from hadar_slurm.runtime.files.ranges import Ranges  # noqa: E402
+from hadar_slurm.runtime.files.records import Contribution, SlotEnd  # noqa: E402
 from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E402
 
 MEAN, VARIANCE = "model/1.running_mean", "model/1.running_var"

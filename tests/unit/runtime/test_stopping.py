@@ -14,7 +14,8 @@ from fakes.trainings import Training  # noqa: E402
 from unit.runtime.test_faults import a_copy  # noqa: E402
 
 from hadar_slurm.handoff import read_report  # noqa: E402
-from hadar_slurm.runtime.averaging.slots import SlotEnd, Slots  # noqa: E402
+from hadar_slurm.runtime.files.records import SlotEnd  # noqa: E402
+from hadar_slurm.runtime.files.slots import Slots  # noqa: E402
 
 REASON = "the loss rises"
 

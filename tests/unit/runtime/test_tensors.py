@@ -12,13 +12,13 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from hadar_slurm.runtime.averaging.tensors import (  # noqa: E402 (torch has to be there)
+from hadar_slurm.runtime.files.tensors import (  # noqa: E402
     BLOCK,
     Stream,
     TensorFile,
     TensorFileError,
-    write_tensors,
 )
+from hadar_slurm.runtime.files.writing import write_tensors  # noqa: E402
 
 KINDS = ("float32", "float64", "float16", "bfloat16", "int64", "bool")
 

@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from hadar_slurm.runtime.averaging.threads import on_one_thread  # noqa: E402
+from hadar_slurm.runtime.files.threads import on_one_thread  # noqa: E402
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 from fakes.together import SETTINGS, Job, Plan, alone, until  # noqa: E402
 
 from hadar_slurm.runtime.averaging import modes  # noqa: E402
-from hadar_slurm.runtime.averaging.slots import Slots  # noqa: E402
+from hadar_slurm.runtime.files.slots import Slots  # noqa: E402
 
 
 def check_alone(job: Job, *copies: int) -> None:

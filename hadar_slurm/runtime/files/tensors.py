@@ -1,4 +1,4 @@
-"""Files of tensors and facts: written whole or not at all, checked as they are read.
+"""Files of tensors and facts, which are checked as they are read; writing.py writes them.
 
 A file is a safetensors file, which holds no code, with JSON in its metadata under `hadar`. Any
 Python with safetensors can read one. It is written and read in blocks, so no tensor needs a second
@@ -11,12 +11,10 @@ import ctypes
 import json
 import math
 import os
-import socket
 import struct
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from typing import Any
 import torch
 
 BLOCK = 1 << 18
-_KEY = "hadar"
+KEY = "hadar"
 _NAMES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -40,7 +38,7 @@ _NAMES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-_DTYPES = {dtype: name for name, dtype in _NAMES.items()}
+DTYPES = {dtype: name for name, dtype in _NAMES.items()}
 
 
 class TensorFileError(ValueError):
@@ -80,7 +78,7 @@ class TensorFile:
         weakref.finalize(self, os.close, self._descriptor)
         try:
             metadata, self._places = self._header()
-            facts = json.loads(metadata[_KEY])
+            facts = json.loads(metadata[KEY])
             self._checksums: Mapping[str, int] = facts.pop("checksums", {})
             checksum = facts.pop("checksum", None)  # of releases before this one
         except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
@@ -108,9 +106,22 @@ class TensorFile:
         """
         place = self._places[name]
         tensor = torch.empty(place.shape, dtype=place.dtype)
-        for _ in self._read(name, tensor.reshape(-1)):
-            pass
+        self.read_into(name, tensor.reshape(-1))
         return tensor
+
+    def read_into(self, name: str, flat: torch.Tensor) -> None:
+        """Read a tensor into a flat one of any type and device; raises like `tensor`.
+
+        A wrong checksum is found when it is read.
+        """
+        if flat.device.type == "cpu" and flat.dtype == self.dtype(name):
+            for _ in self._read(name, flat):
+                pass
+            return
+        first = 0
+        for block in self.blocks(name):
+            flat[first : first + len(block)].copy_(block)
+            first += len(block)
 
     def blocks(self, name: str) -> Iterator[torch.Tensor]:
         """Yield the blocks of a tensor, each valid until the next; raises like `tensor`.
@@ -128,7 +139,7 @@ class TensorFile:
 
     def _read(self, name: str, into: torch.Tensor) -> Iterator[torch.Tensor]:
         """Read a tensor into one of its size, or block by block into one of a block's."""
-        place, checksum = self._places[name], _Checksum(name)
+        place, checksum = self._places[name], Checksum(name)
         count = math.prod(place.shape)
         for first in range(0, count, BLOCK):
             at = first if len(into) == count else 0
@@ -171,7 +182,7 @@ class TensorFile:
             raise TensorFileError(self.path, "its tensors are not those that were written")
 
 
-class _Checksum:
+class Checksum:
     """A checksum of a tensor's blocks: against accidents, not malice.
 
     A block counts by the sum of its 64-bit words, which is several times as fast as a CRC.
@@ -181,6 +192,7 @@ class _Checksum:
         self.value = zlib.crc32(name.encode())
 
     def add(self, content: memoryview) -> None:
+        """Take in the next block."""
         words = len(content) // 8
         total = 0
         if words:
@@ -193,88 +205,15 @@ def checksum_of(tensors: Mapping[str, torch.Tensor]) -> int:
     """Return a checksum of tensors on any device, with their names."""
     found = 0
     for name in sorted(tensors):
-        checksum = _Checksum(name)
-        for block in _blocks(tensors[name]):
+        checksum = Checksum(name)
+        for block in blocks_of(tensors[name]):
             checksum.add(content_of(block))
         found = zlib.crc32(checksum.value.to_bytes(8, "little"), found)
     return found
 
 
-def write_tensors(
-    path: Path,
-    tensors: Mapping[str, torch.Tensor | Stream],
-    facts: Mapping[str, Any],
-    *,
-    is_first: bool = False,
-) -> bool:
-    """Write a file in one step, and return whether this process wrote it.
-
-    A reader sees all of it or the previous file. With `is_first` an existing file stays, and the
-    process that wrote it may have removed this one's draft. Raises OSError (a full disk), and what
-    making a stream raises; nothing of the attempt is left then.
-    """
-    draft = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        _write(draft, tensors, facts)
-        try:
-            (os.link if is_first else os.replace)(draft, path)
-        except (FileExistsError, FileNotFoundError):
-            if not is_first:
-                raise
-            return False
-        _flush(path.parent)
-        return True
-    finally:
-        with suppress(OSError):
-            draft.unlink()
-
-
-def _write(
-    path: Path, tensors: Mapping[str, torch.Tensor | Stream], facts: Mapping[str, Any]
-) -> None:
-    """Write a file, the header last: it has the checksums. It keeps its length."""
-    order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
-    checksums = dict.fromkeys(order, 0)
-    header = _header_of(tensors, order, facts, checksums)
-    with open(path, "wb", buffering=0) as file:
-        file.seek(len(header))
-        for name in order:
-            checksum = _Checksum(name)
-            for block in _blocks(tensors[name]):
-                content = content_of(block)
-                checksum.add(content)
-                _write_all(file.fileno(), content)
-            checksums[name] = checksum.value
-        file.seek(0)
-        _write_all(
-            file.fileno(),
-            _header_of(tensors, order, facts, checksums, len(header)),
-        )
-        os.fsync(file.fileno())
-
-
-def _header_of(
-    tensors: Mapping[str, torch.Tensor | Stream],
-    order: list[str],
-    facts: Mapping[str, Any],
-    checksums: Mapping[str, int],
-    length: int = 0,
-) -> bytes:
-    """Return what comes before the tensors, with room for other checksums, or of a `length`."""
-    tree: dict[str, Any] = {"__metadata__": {_KEY: json.dumps({**facts, "checksums": checksums})}}
-    end = 0
-    for name in order:
-        each = tensors[name]
-        first, end = end, end + math.prod(each.shape) * each.dtype.itemsize
-        shown = {"dtype": _DTYPES[each.dtype], "shape": list(each.shape)}
-        tree[name] = {**shown, "data_offsets": [first, end]}
-    text = json.dumps(tree).encode()
-    size = length - 8 if length else (len(text) + 10 * len(order)) // 8 * 8 + 8
-    return struct.pack("<Q", size) + text.ljust(size)
-
-
-def _blocks(tensor: torch.Tensor | Stream) -> Iterator[torch.Tensor]:
+def blocks_of(tensor: torch.Tensor | Stream) -> Iterator[torch.Tensor]:
+    """Yield the blocks of a tensor on any device, flat and in main memory."""
     if isinstance(tensor, Stream):
         yield from tensor.blocks()
         return
@@ -287,17 +226,3 @@ def content_of(block: torch.Tensor) -> memoryview:
     """Return the bytes of a flat tensor in main memory, which has to outlive them."""
     size = block.numel() * block.element_size()
     return memoryview((ctypes.c_ubyte * size).from_address(block.data_ptr())).cast("B")
-
-
-def _write_all(descriptor: int, content: bytes | memoryview) -> None:
-    left = memoryview(content)
-    while len(left):
-        left = left[os.write(descriptor, left) :]
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

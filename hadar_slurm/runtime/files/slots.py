@@ -1,5 +1,7 @@
 """The files in which the copies of a job agree, slot by slot (docs/adr/0016).
 
+records.py has what is in them.
+
 `slots/slot-S.safetensors` ends slot S: the parameters then, which steps are done, and for slot
 S + 1 which steps each copy is to train. `slots/slot-S.ID.copy-C.safetensors` is what copy C trained
 in slot S from the parameters in the end with that id. `slots/slot-S.ID.short` says that slot S ends
@@ -14,140 +16,37 @@ import re
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from hadar_slurm.runtime.averaging.identity import Identity
-from hadar_slurm.runtime.averaging.ranges import Ranges
-from hadar_slurm.runtime.averaging.tensors import (
-    Stream,
-    TensorFile,
-    TensorFileError,
-    write_tensors,
+from hadar_slurm.runtime.files.records import (
+    OLDER_VERSIONS,
+    VERSION,
+    Contribution,
+    OtherVersionError,
+    SlotEnd,
 )
-from hadar_slurm.runtime.averaging.threads import on_one_thread
+from hadar_slurm.runtime.files.tensors import Stream, TensorFile, TensorFileError
+from hadar_slurm.runtime.files.threads import on_one_thread
+from hadar_slurm.runtime.files.writing import Room, own_suffix, size_of, write_tensors
 
 log = logging.getLogger(__name__)
 
-# From version 3 on an end may lack the optimiser's state, and contributions be differences.
-VERSION, OLDER_VERSIONS = 3, (1, 2)
 # Texts in the file `stop` that are longer are cut off.
 _LONGEST_REASON = 1000
 # Ends of slots that are always kept: a failing disk may have cut off the newest.
 _KEPT = 2
 # Further ends that are kept: one of this number of slots, and this number of ends at most.
 KEEP_EVERY, MOST_KEPT = 10, 3
+# From this size on, in bytes, a copy writes a contribution over its last one.
+LARGE = 1 << 24
 _OF_SLOT = re.compile(r"\.?slot-(\d+)\.")
 _END = re.compile(r"slot-(\d+)\.safetensors")
+_SPARE = re.compile(r"\.slot-\d+\.spare\.")
 _END_DRAFT = re.compile(r"\.slot-\d+\.safetensors\.")
-
-
-@dataclass(frozen=True)
-class SlotEnd:
-    """What the copies know at the end of averaging interval `slot`; times in seconds."""
-
-    slot: int
-    total_steps: int
-    done: Ranges = field(default_factory=Ranges)
-    # The steps of the next interval by copy, the fastest first: they should finish in this order.
-    dealt: Mapping[int, Ranges] = field(default_factory=dict)
-    # The steps that each may train, of the interval after that, while it waits for its end.
-    ahead: Mapping[int, Ranges] = field(default_factory=dict)
-    length_s: float = 0.0  # how long the next interval is to last
-    made_s: float = 0.0  # how long averaging the parameters took; 0 at the start of the job
-    averages: int = 0  # the number of intervals so far to which two copies or more contributed
-    # Distinguishes ends of one interval: another is made where this one could not be read.
-    id: str = ""
-    identity: Identity | None = None  # None in the end of an older release
-    # Why nothing of the newest intervals could be used: a line for each without finite values.
-    spoilt: tuple[str, ...] = ()
-    together: bool = False  # the next interval is trained synchronously; nothing is dealt then
-    # Copies between which the exchange of gradients was too slow to train synchronously.
-    costly: tuple[int, ...] = ()
-    stopped: str = ""  # why the training is over although steps are left
-    rate_factor: float = 1.0  # of the learning rate, by the number of copies, at this end
-    # Whether contributions to the next interval have the optimiser's state.
-    with_state: bool = True
-    # The newest slots, two at most, whose ends have it; none: this one, as in an older release.
-    states: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> SlotEnd:
-        """Return the end that facts describe; raises KeyError, TypeError and ValueError."""
-        return cls(
-            slot=int(facts["slot"]),
-            total_steps=int(facts["total_steps"]),
-            done=Ranges.of(facts["done"]),
-            dealt={int(copy): Ranges.of(pairs) for copy, pairs in facts["dealt"]},
-            ahead={int(copy): Ranges.of(pairs) for copy, pairs in facts.get("ahead", ())},
-            length_s=float(facts["length_s"]),
-            made_s=float(facts.get("made_s", 0.0)),
-            averages=int(facts.get("averages", 0)),
-            id=str(facts["id"]),
-            identity=Identity.of(facts.get("fingerprint")),
-            spoilt=tuple(str(why) for why in facts.get("spoilt", ())),
-            together=facts.get("together") is True,
-            costly=tuple(int(copy) for copy in facts.get("costly", ())),
-            stopped=str(facts.get("stopped", "")),
-            rate_factor=float(facts.get("rate_factor", 1.0)),
-            with_state=facts.get("with_state") is not False,
-            states=tuple(int(slot) for slot in facts.get("states", ())),
-        )
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Return the end as values for JSON."""
-        return {
-            **{name: value for name, value in vars(self).items() if name != "identity"},
-            "version": VERSION,
-            "done": self.done.pairs,
-            "dealt": [[copy, steps.pairs] for copy, steps in self.dealt.items()],
-            "ahead": [[copy, steps.pairs] for copy, steps in self.ahead.items()],
-            "fingerprint": self.identity.facts if self.identity else None,
-        }
-
-    @property
-    def state_slots(self) -> tuple[int, ...]:
-        """Return the newest slots whose ends have the optimiser's state, at this end."""
-        return self.states or (self.slot,)
-
-    @property
-    def has_state(self) -> bool:
-        """Whether the file of this end has the optimiser's state."""
-        return self.state_slots[-1] == self.slot
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether contributions to the next interval are exact: of one copy, or to the last."""
-        dealt = [steps for steps in self.dealt.values() if len(steps)]
-        return len(dealt) < 2 or sum(map(len, dealt)) >= len(self.todo)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether no step is left to train."""
-        return bool(self.stopped) or len(self.done) >= self.total_steps
-
-    @property
-    def todo(self) -> Ranges:
-        """Return the steps that are left."""
-        return Ranges.of([(0, self.total_steps)]) - self.done
-
-
-@dataclass(frozen=True)
-class Contribution:
-    """What a copy trained in a slot."""
-
-    copy: int
-    slot: int
-    base: str  # the id of the end that it started from
-    done: Ranges
-    seconds: float  # how long training took
-    fault: str = ""  # why nothing of it is to be used; there are no tensors then
-    is_checked: bool = False  # the copy has found its tensors finite
-    with_state: bool = True  # it has the optimiser's state
 
 
 @dataclass(frozen=True)
@@ -233,16 +132,23 @@ class Slots:
         noted = {**end.facts, "facts": facts}
         is_first = write_tensors(self.end_path(end.slot), tensors, noted, is_first=True)
         if is_first:
-            self._clear(end.slot, end.states)
+            self._clear(end)
         return is_first
 
     @on_one_thread
     def contribute(
         self, part: Contribution, tensors: Mapping[str, torch.Tensor], facts: Any
     ) -> None:
-        """Write what a copy has trained in a slot."""
-        noted = {**vars(part), "version": VERSION, "done": part.done.pairs, "facts": facts}
-        write_tensors(self.part_path(part.slot, part.base, part.copy), tensors, noted)
+        """Write what a copy has trained in a slot; large ones over that of the slot before.
+
+        That is removed by then, and nobody needs it who may still read it.
+        """
+        noted = {**part.facts, "facts": facts}
+        path, room = self.part_path(part.slot, part.base, part.copy), None
+        if size_of(tensors) >= LARGE:
+            old, new = (self._spare_path(slot, part.copy) for slot in (part.slot, part.slot + 1))
+            room = Room(old, new)
+        write_tensors(path, tensors, noted, room=room)
 
     def contributors(self, end: SlotEnd) -> set[int]:
         """Return the copies that have contributed to the slot after `end`."""
@@ -259,17 +165,7 @@ class Slots:
         path = self.part_path(slot, end.id, copy)
         file = TensorFile(path)
         try:
-            facts = file.facts
-            part = Contribution(
-                copy=int(facts["copy"]),
-                slot=int(facts["slot"]),
-                base=str(facts["base"]),
-                done=Ranges.of(facts["done"]),
-                seconds=float(facts["seconds"]),
-                fault=str(facts.get("fault", "")),
-                is_checked=facts.get("is_checked") is True,
-                with_state=facts.get("with_state") is not False,
-            )
+            part = Contribution.of(file.facts)
         except (KeyError, TypeError, ValueError) as error:
             raise TensorFileError(path, f"no contribution: {error!r}") from error
         if (part.slot, part.base, part.copy) != (slot, end.id, copy):
@@ -330,12 +226,18 @@ class Slots:
     def _short_path(self, end: SlotEnd) -> Path:
         return self.directory / "slots" / f"slot-{end.slot + 1:08}.{end.id}.short"
 
-    def _clear(self, slot: int, states: tuple[int, ...]) -> None:
+    def _spare_path(self, slot: int, copy: int) -> Path:
+        """Return where a copy keeps what it is to write its contribution to a slot over."""
+        name = f".slot-{slot:08}.spare.copy-{copy:05}.{own_suffix()}"
+        return self.directory / "slots" / name
+
+    def _clear(self, end: SlotEnd) -> None:
         """Remove what belongs to slots that have ended: all but the ends to keep, drafts too."""
-        kept = self._kept(slot) | set(states)
+        slot, kept = end.slot, self._kept(end.slot) | set(end.states)
         for path in (self.directory / "slots").iterdir():
             match = _OF_SLOT.match(path.name)
-            if match is None or (number := int(match[1])) > slot:
+            is_over = end.is_complete and _SPARE.match(path.name)
+            if match is None or ((number := int(match[1])) > slot and not is_over):
                 continue
             is_kept = number in kept and _END.fullmatch(path.name)
             # Another copy may be about to find that this slot has ended: the draft is its own.
@@ -352,10 +254,6 @@ class Slots:
         last = (slot - _KEPT) // self.keep_every * self.keep_every
         further = (last - turn * self.keep_every for turn in range(self.most_kept))
         return newest | {number for number in further if number > 0}
-
-
-class OtherVersionError(ValueError):
-    """A file is whole, and was written by a version that this one cannot read."""
 
 
 def _is_there(path: Path) -> bool:
