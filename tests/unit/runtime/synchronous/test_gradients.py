@@ -203,6 +203,7 @@ def test_a_mask_is_no_fault(tmp_path: Path) -> None:
 
 def test_a_copy_that_comes_back_changes_no_later_step(tmp_path: Path) -> None:
     """It ends the exchange in which it was given up, while the others are in another one."""
+    mine, theirs = model(), model()  # not in threads: they share a random generator
     is_intact, sizes = [True], []
     is_summing, has_come_back = threading.Event(), threading.Event()
 
@@ -225,13 +226,14 @@ def test_a_copy_that_comes_back_changes_no_later_step(tmp_path: Path) -> None:
         loss_of(gradients.model.eval(), range(6 * links.rank, 6 * links.rank + 6)).backward()
         return gradients.finish()
 
-    def stays() -> Any:
-        made = model()
-        gradients = Gradients(made, torch.optim.SGD(made.parameters(), lr=0.0))
+    def without_rate(made: Any) -> Gradients:
+        return Gradients(made, torch.optim.SGD(made.parameters(), lr=0.0))
+
+    def stays() -> None:
+        gradients = without_rate(mine)
         assert step(gradients, links_of("one", 0)).outcome is Outcome.BROKEN
         is_intact[0] = True
         assert step(gradients, links_of("two", 0)).outcome is Outcome.APPLIED
-        return made
 
     def stands_still() -> None:
         links = links_of("one", 1)
@@ -241,19 +243,16 @@ def test_a_copy_that_comes_back_changes_no_later_step(tmp_path: Path) -> None:
         has_come_back.set()
 
     def comes() -> None:
-        made = model()
         links = links_of("two", 1)
         assert has_come_back.wait(LIMIT_S)
-        step(Gradients(made, torch.optim.SGD(made.parameters(), lr=0.0)), links)
+        step(without_rate(theirs), links)
 
     with ThreadPoolExecutor(3) as pool:
-        one, *others = [pool.submit(each) for each in (stays, stands_still, comes)]
-        for other in others:
-            other.result(LIMIT_S)
-        made = one.result(LIMIT_S)
+        for copy in [pool.submit(each) for each in (stays, stands_still, comes)]:
+            copy.result(LIMIT_S)
     whole = model().eval()
     loss_of(whole, range(12)).backward()
-    assert torch.allclose(made[0].weight.grad, whole[0].weight.grad, atol=1e-7)
+    assert torch.allclose(mine[0].weight.grad, whole[0].weight.grad, atol=1e-7)
 
 
 @pytest.mark.parametrize(
