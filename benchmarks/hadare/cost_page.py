@@ -138,37 +138,38 @@ def _verdict_on_cpu(records: Sequence[Record]) -> str:
 
 
 def _scaled_rows(records: Sequence[Record]) -> list[str]:
-    """Return the lines of the section that scales the records of the memory measured first."""
-    records = [record for record in records if record["memory"] == records[0]["memory"]]
+    """Return the lines of the section that scales the records of the largest model."""
+    largest = max(record["parameters"] for record in records)
+    records = [record for record in records if record["parameters"] == largest]
     lines = [
         "## Scaled to 1,000 M parameters\n",
         _wrapped(
             "Time of the bytes at 1 GB/s for each copy and of the CPU, one after the other, from "
-            f"each row with {records[0]['memory']} memory; the merger reads a contribution of each "
-            "copy. The parameters at the start "
+            "each row of the largest model; the merger reads a contribution of each copy. The "
+            "parameters at the start "
             "of the interval are read again from memory, as CPU time. `stops` is how long training "
             "stops. The last column is the shortest interval in which that takes at most "
             f"{PART:.0%}; with a delay it is also {ROOM:.2f} times the whole averaging, during "
             "which copies train on from parameters that are not averaged yet."
         ),
         "",
-        "| from | delay | copies | save, s | merge, s | load, s | all, s | stops, s | "
+        "| from | memory | delay | copies | save, s | merge, s | load, s | all, s | stops, s | "
         "part of 60 s | shortest interval |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for record in records:
         for copies in COPIES:
             found = scaled(record, copies)
             lines.append(
-                f"| {record['directory']}, {record['parameters'] / 1e6:.0f} M | {_delay(record)} | "
-                f"{copies} | {found['save']:.1f} | {found['merge']:.1f} | {found['load']:.1f} | "
+                f"| {record['directory']}, {largest / 1e6:.0f} M | {record['memory']} | "
+                f"{_delay(record)} | {copies} | {found['save']:.1f} | {found['merge']:.1f} | "
+                f"{found['load']:.1f} | "
                 f"{found['all']:.1f} | {found['blocked']:.1f} | "
                 f"{found['blocked'] / INTERVAL_S:.1%} | {interval_s(record, copies):.0f} s |"
             )
-    largest = max(record["parameters"] for record in records)
     told = []
     for delays, words in ((False, "without a delay"), (True, "with one")):
-        rows = [r for r in records if r["parameters"] == largest and r["delays"] == delays]
+        rows = [record for record in records if record["delays"] == delays]
         found = [scaled(record, copies) for record in rows for copies in COPIES]
         stops, whole_s = (max(each[name] for each in found) for name in ("blocked", "all"))
         holds = stops <= PART * INTERVAL_S and whole_s <= INTERVAL_S
