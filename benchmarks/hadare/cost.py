@@ -159,7 +159,7 @@ def tell(where: Path, number: int, found: Mapping[str, Any]) -> None:
 def side_by_side(
     run: Callable[..., None], copies: int, where: Path, *words: object, limit_s: float = _LIMIT_S
 ) -> list[dict[str, Any]]:
-    """Run `run(number, *words, where, barrier)` for each copy in a process; return what they tell.
+    """Run `run(number, *words, where, barrier)` for each copy in a process; return what they found.
 
     Raises SystemExit where one fails, or has not ended `limit_s` after those before it.
     """

@@ -1,4 +1,4 @@
-"""What the copies of a job tell each other in the facts of their files, slot by slot."""
+"""What copies of a job exchange in the facts of their files, slot by slot."""
 
 from __future__ import annotations
 

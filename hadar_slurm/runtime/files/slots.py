@@ -141,7 +141,7 @@ class Slots:
     ) -> None:
         """Write what a copy has trained in a slot; large ones over that of the slot before.
 
-        That is removed by then, and nobody needs it who may still read it.
+        That is removed by then, and of no use to a copy that may still read it.
         """
         noted = {**part.facts, "facts": facts}
         path, room = self.part_path(part.slot, part.base, part.copy), None

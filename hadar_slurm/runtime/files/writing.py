@@ -72,7 +72,7 @@ def own_suffix() -> str:
 
 
 def _opened(draft: Path, room: Room | None) -> FileIO:
-    """Return a new file to write to, or an old one of which nobody has another name."""
+    """Return a new file to write to, or an old one that has no other name."""
     if room:
         with suppress(OSError):
             room.old.rename(draft)
