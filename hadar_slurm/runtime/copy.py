@@ -206,10 +206,13 @@ class Copy(AbstractContextManager["Copy"]):
         whose order of samples cannot be the same on all copies.
         """
         if self._epochs is None:
-            self._epochs = Epochs(self, loader, parts)
+            self._epochs = self._epochs_of(loader, parts)
         else:
             self._epochs.use(loader, parts)
         return self._epochs
+
+    def _epochs_of(self, loader: DataLoader[Any], parts: int) -> Epochs:
+        return Epochs(self, loader, parts)
 
     def next_step(self) -> int | None:
         """Count the last step as trained; return the next one, None once the job is done."""

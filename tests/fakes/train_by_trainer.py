@@ -1,6 +1,6 @@
 """A small training with a trainer library, run as a separate program.
 
-    python train_by_trainer.py DIRECTORY COPY TOTAL_STEPS --by plain|lightning|transformers ...
+    python train_by_trainer.py DIRECTORY COPY TOTAL_STEPS --by accelerate|lightning|plain|...
 
 As train_copy.py does, it writes DIRECTORY/steps-COPY, a line for each step: its number, its
 learning rate, and the job's steps by then; and DIRECTORY/final-COPY.
@@ -10,6 +10,7 @@ learning rate, and the job's steps by then; and DIRECTORY/final-COPY.
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import time
 import warnings
@@ -121,8 +122,6 @@ def by_lightning(
     options: argparse.Namespace, model: Model, where: Surroundings, settings: Settings
 ) -> None:
     """Train with Lightning's Trainer."""
-    import importlib
-
     from hadar_slurm.runtime.with_lightning import InCopies
 
     pl = importlib.import_module(options.library)
@@ -225,13 +224,62 @@ def by_transformers(
     trainer.train()
 
 
+def by_accelerate(
+    options: argparse.Namespace, model: Model, where: Surroundings, settings: Settings
+) -> None:
+    """Train in an ordinary loop with Hugging Face's Accelerate."""
+    from accelerate import Accelerator
+
+    from hadar_slurm.runtime.with_accelerate import AcceleratedCopy
+
+    class Watched(AcceleratedCopy):
+        def next_step(self) -> int | None:
+            self.step = super().next_step()
+            return self.step
+
+    notes, own = Notes(options), optimiser_of(model)
+    accelerator = Accelerator(
+        gradient_accumulation_steps=options.accumulate,
+        mixed_precision="bf16" if options.bf16 else "no",
+        cpu=True,
+    )
+    prepared, optimiser, loader, scheduler = accelerator.prepare(
+        model,
+        own,
+        DataLoader(Samples(), BATCH, shuffle=True, num_workers=options.workers),
+        scheduler_of(options, own),
+    )
+    copy = Watched(
+        accelerator,
+        prepared,
+        optimiser,
+        scheduler,
+        total_steps=options.total_steps,
+        seed=options.seed,
+        mode=options.mode,
+        settings=settings,
+        surroundings=where,
+    )
+    for _ in range(-(-options.total_steps * options.accumulate // len(loader))):
+        for batch in copy.loader(loader):
+            with accelerator.accumulate(prepared):
+                accelerator.backward(prepared(**batch)["loss"])
+                rate = optimiser.param_groups[0]["lr"]
+                optimiser.step()
+                scheduler.step()
+                optimiser.zero_grad()
+            if accelerator.sync_gradients:
+                notes.take(copy, copy.step, rate)
+
+
 def main() -> None:
     """Train."""
     words = argparse.ArgumentParser()
     words.add_argument("directory", type=Path)
     words.add_argument("copy", type=int)
     words.add_argument("total_steps", type=int)
-    words.add_argument("--by", choices=["plain", "lightning", "transformers"], required=True)
+    words.add_argument("--by", choices=list(TRAIN), required=True)
+    words.add_argument("--mode", default="averaged", help="of copies by accelerate")
     words.add_argument("--library", default="lightning.pytorch")
     words.add_argument("--schedule", choices=["falling", "cycle", "linear"], default="falling")
     words.add_argument("--step-s", type=float, default=0.0)
@@ -273,15 +321,22 @@ def main() -> None:
     )
     options.directory.mkdir(exist_ok=True)
     if options.by == "lightning":
-        import lightning.pytorch  # noqa: F401  # slow: not while other copies wait
-    if options.by == "transformers":
-        import transformers  # noqa: F401
+        importlib.import_module("lightning.pytorch")  # slow: not while other copies wait
+    if options.by in ("accelerate", "transformers"):
+        importlib.import_module(options.by)
     (options.directory / f"ready-{options.copy}").touch()
     while options.go and not options.go.exists():
         time.sleep(0.01)
-    train = {"plain": by_hand, "lightning": by_lightning, "transformers": by_transformers}
-    train[options.by](options, model, where, settings)
+    TRAIN[options.by](options, model, where, settings)
     save_file(model.net.state_dict(), options.directory / f"final-{options.copy}.safetensors")
+
+
+TRAIN = {
+    "plain": by_hand,
+    "accelerate": by_accelerate,
+    "lightning": by_lightning,
+    "transformers": by_transformers,
+}
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ class Order:
         if parts < 1:
             raise ValueError(f"parts must be 1 or more, not {parts}")
         sampler, batch_size = checked(loader)
+        batches: Any = loader.batch_sampler
         is_spread = type(sampler) is DistributedSampler
         if is_spread and sampler.num_replicas != ranks:
             raise ValueError(
@@ -46,7 +47,7 @@ class Order:
             # A DistributedSampler's loader has a batch of each process, others that of the copy.
             batch_size=batch_size * (ranks if is_spread else 1),
             is_shuffled=sampler.shuffle if is_spread else isinstance(sampler, data.RandomSampler),
-            drops_last=loader.drop_last,
+            drops_last=batches.drop_last,  # a prepared loader's own is False
             parts=parts,
         )
         if order.num_batches < 1:

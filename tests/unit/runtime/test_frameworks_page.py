@@ -11,7 +11,7 @@ PAGE = ROOT / "docs" / "frameworks.md"
 def test_a_script_becomes_a_job_in_copies_by_ten_lines_at_most() -> None:
     """Each diff adds at most ten lines, gives a valid program, and imports existing names."""
     diffs = re.findall(r"```diff\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(diffs) == 2
+    assert len(diffs) == 3
     for diff in diffs:
         added = [line[1:] for line in diff.splitlines() if line.startswith("+")]
         assert 0 < len(added) <= 10

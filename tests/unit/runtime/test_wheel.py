@@ -23,7 +23,7 @@ pytestmark = pytest.mark.torch
 ROOT = Path(hadar_slurm.__file__).parents[1]
 TRAINING = ROOT / "tests" / "fakes" / "train_alone.py"
 # What trainings import beside torch only where they use these trainers.
-TRAINERS = {"lightning", "pytorch_lightning", "transformers"}
+TRAINERS = {"accelerate", "lightning", "pytorch_lightning", "transformers"}
 LIMIT_S = 300.0
 
 
