@@ -318,7 +318,13 @@ class Site:
             queue = self.queue()
             rows = [queue[job] for job in jobs]
             lost = {"FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
-            ended = [row for row in rows if not row.reason.startswith("RaisedSignal:10")]
+            # Slurm 22.05 gives another reason, and newer ones may give another status.
+            ended = [
+                row
+                for row in rows
+                if row.exit_status != signal.SIGUSR1
+                and not row.reason.startswith("RaisedSignal:10")
+            ]
             assert lost.isdisjoint(row.state for row in ended), self.told(*jobs)
             return {row.state for row in rows} == {"COMPLETED"}
 
