@@ -240,15 +240,13 @@ def main() -> None:
         asked = (options.memory, options.directories, options.millions)
         with ExitStack() as stack:
             fill = stack.enter_context(cached_memory()) if "cached" in options.memory else None
-            for memory, directory, millions in product(*(each.split(",") for each in asked)):
-                for delays in (False, True):
-                    if fill and memory == "cached":
-                        fill()
-                    found = measured(
-                        float(millions), options.copies, Path(directory), delays=delays
-                    )
-                    lines.append({"memory": memory, **found})
-                    print(json.dumps(lines[-1]), flush=True)
+            cells = product(*(each.split(",") for each in asked), (False, True))
+            for memory, directory, millions, delays in cells:
+                if fill and memory == "cached":
+                    fill()
+                found = measured(float(millions), options.copies, Path(directory), delays=delays)
+                lines.append({"memory": memory, **found})
+                print(json.dumps(lines[-1]), flush=True)
         options.runs.write_text("".join(json.dumps(line) + "\n" for line in lines))
     records = [json.loads(line) for line in options.runs.read_text().splitlines()]
     options.runs.with_suffix(".md").write_text(cost_page.text(records), encoding="utf-8")

@@ -1,1 +1,1 @@
-"""Steps, averaging intervals and parameters of a forked training."""
+"""How the parameters that copies of a forked training have trained become one."""

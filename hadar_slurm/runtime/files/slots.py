@@ -29,9 +29,9 @@ from hadar_slurm.runtime.files.records import (
     OtherVersionError,
     SlotEnd,
 )
-from hadar_slurm.runtime.files.tensors import Stream, TensorFile, TensorFileError
+from hadar_slurm.runtime.files.tensors import Stream, TensorFile, TensorFileError, size_of
 from hadar_slurm.runtime.files.threads import on_one_thread
-from hadar_slurm.runtime.files.writing import Room, own_suffix, size_of, write_tensors
+from hadar_slurm.runtime.files.writing import Room, own_suffix, write_tensors
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class Slots:
         """
         noted = {**part.facts, "facts": facts}
         path, room = self.part_path(part.slot, part.base, part.copy), None
-        if size_of(tensors) >= LARGE:
+        if sum(map(size_of, tensors.values())) >= LARGE:
             old, new = (self._spare_path(slot, part.copy) for slot in (part.slot, part.slot + 1))
             room = Room(old, new)
         write_tensors(path, tensors, noted, room=room)

@@ -68,6 +68,11 @@ class _Place:
     end: int
 
 
+def size_of(tensor: torch.Tensor | Stream | _Place) -> int:
+    """Return the size of a tensor in bytes."""
+    return math.prod(tensor.shape) * tensor.dtype.itemsize
+
+
 class TensorFile:
     """A file whose header is whole: its `facts`, and its tensors, which are checked when read."""
 
@@ -164,7 +169,7 @@ class TensorFile:
         for name, entry in tree.items():
             first, end = (8 + length + int(offset) for offset in entry["data_offsets"])
             place = _Place(_NAMES[entry["dtype"]], torch.Size(entry["shape"]), first, end)
-            if end - first != math.prod(place.shape) * place.dtype.itemsize:
+            if end - first != size_of(place):
                 raise ValueError(f"{name} has another size than its shape")
             places[name] = place
         if max((place.end for place in places.values()), default=8 + length) != size:
@@ -224,5 +229,4 @@ def blocks_of(tensor: torch.Tensor | Stream) -> Iterator[torch.Tensor]:
 
 def content_of(block: torch.Tensor) -> memoryview:
     """Return the bytes of a flat tensor in main memory, which has to outlive them."""
-    size = block.numel() * block.element_size()
-    return memoryview((ctypes.c_ubyte * size).from_address(block.data_ptr())).cast("B")
+    return memoryview((ctypes.c_ubyte * size_of(block)).from_address(block.data_ptr())).cast("B")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import socket
 import struct
@@ -16,7 +15,15 @@ from typing import Any
 
 import torch
 
-from hadar_slurm.runtime.files.tensors import DTYPES, KEY, Checksum, Stream, blocks_of, content_of
+from hadar_slurm.runtime.files.tensors import (
+    DTYPES,
+    KEY,
+    Checksum,
+    Stream,
+    blocks_of,
+    content_of,
+    size_of,
+)
 
 
 @dataclass(frozen=True)
@@ -117,17 +124,12 @@ def _header_of(
     end = 0
     for name in order:
         each = tensors[name]
-        first, end = end, end + math.prod(each.shape) * each.dtype.itemsize
+        first, end = end, end + size_of(each)
         shown = {"dtype": DTYPES[each.dtype], "shape": list(each.shape)}
         tree[name] = {**shown, "data_offsets": [first, end]}
     text = json.dumps(tree).encode()
     size = length - 8 if length else (len(text) + 10 * len(order)) // 8 * 8 + 8
     return struct.pack("<Q", size) + text.ljust(size)
-
-
-def size_of(tensors: Mapping[str, torch.Tensor | Stream]) -> int:
-    """Return the size of tensors in bytes."""
-    return sum(math.prod(each.shape) * each.dtype.itemsize for each in tensors.values())
 
 
 def _write_all(descriptor: int, content: bytes | memoryview) -> None:

@@ -1,4 +1,4 @@
-"""Large contributions are written over those of the interval before, that nobody needs."""
+"""Large contributions are written over those of the interval before, which no copy needs."""
 
 from __future__ import annotations
 
