@@ -71,8 +71,9 @@ lint: prepared ## check formatting, imports between layers, access to users' fil
 	$(BIN)/codespell
 	$(BIN)/validate-pyproject pyproject.toml
 
-type: prepared ## check types
+type: prepared ## check types, with torch where it is installed, and as without it
 	$(BIN)/mypy
+	MYPYPATH=.ci/without-torch $(BIN)/mypy --cache-dir .mypy_cache/without-torch
 
 golden: prepared ## regenerate the golden files; review the difference as code
 	HADAR_WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/unit tests/properties

@@ -70,7 +70,8 @@ class _Place:
 
 def size_of(tensor: torch.Tensor | Stream | _Place) -> int:
     """Return the size of a tensor in bytes."""
-    return math.prod(tensor.shape) * tensor.dtype.itemsize
+    size: int = math.prod(tensor.shape) * tensor.dtype.itemsize
+    return size
 
 
 class TensorFile:
