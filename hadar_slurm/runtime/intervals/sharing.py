@@ -37,7 +37,7 @@ class Sharing:
         synchronous = self.member.synchronous
         if synchronous is None or not synchronous.is_training:
             return self._own
-        pace, copy = replace(synchronous.pace), synchronous.copy
+        pace, copy = replace(synchronous.grouping.pace), synchronous.copy
         return lambda size, part, parts: _within(pace.part(copy, size, parts)[0], size, part, parts)
 
     def _own(self, size: int, part: int, parts: int) -> slice:

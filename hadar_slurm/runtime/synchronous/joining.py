@@ -16,8 +16,11 @@ from hadar_slurm.runtime.settings import Settings
 from hadar_slurm.runtime.synchronous import links
 from hadar_slurm.runtime.synchronous.fitness import Fitness
 from hadar_slurm.runtime.synchronous.gradients import Gradients, is_scaled
+from hadar_slurm.runtime.synchronous.grouping import Grouping
+from hadar_slurm.runtime.synchronous.host import Host
+from hadar_slurm.runtime.synchronous.progress import Ends
 from hadar_slurm.runtime.synchronous.roster import Roster
-from hadar_slurm.runtime.synchronous.training import Host, Synchronous
+from hadar_slurm.runtime.synchronous.training import Synchronous
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +46,7 @@ def together(copy: Trainer) -> Synchronous | None:
         log.warning("no synchronous training: this PyTorch has no gloo")
         return None
     where, settings, here = copy.where, copy.settings, copy.peers.here
-    found = Synchronous(
+    grouping = Grouping(
         host=copy,
         copy=where.copy,
         seed=copy.seed,
@@ -51,12 +54,12 @@ def together(copy: Trainer) -> Synchronous | None:
         slots=copy.slots,
         presence=copy.presence,
         here=here,
-        settings=settings,
+        poll_s=settings.poll_s,
         roster=Roster(where.directory, where.copy, here, settings.gather_s, settings.poll_s),
         gradients=Gradients(copy.model, copy.optimiser, is_scaled(copy.extra)),
-        fitness=Fitness(copy.model, copy.optimiser),
-        mode=copy.mode,
+        ends=Ends(copy),
     )
+    found = Synchronous(grouping, Fitness(copy.model, copy.optimiser), copy.mode)
     if copy.mode is Mode.AUTO or found.roster.open(lambda: bool(copy.asked)):
         return found
     return None
