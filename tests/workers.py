@@ -68,7 +68,9 @@ class Sharing:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.durations: dict[str, float] = config.cache.get(DURATIONS, {}) if config.cache else {}
+        # Without pytest's plugin of the cache there is none.
+        self.cache: pytest.Cache | None = getattr(config, "cache", None)
+        self.durations: dict[str, float] = self.cache.get(DURATIONS, {}) if self.cache else {}
         self.took: Counter[str] = Counter()
         self.left: dict[str, float] = {}
         self.done_s = 0.0
@@ -108,8 +110,8 @@ class Sharing:
 
     def pytest_sessionfinish(self) -> None:
         """Save the durations for the next run."""
-        if self.config.cache:
-            self.config.cache.set(DURATIONS, {**self.durations, **self.took})
+        if self.cache:
+            self.cache.set(DURATIONS, {**self.durations, **self.took})
 
 
 def configure(config: pytest.Config) -> None:

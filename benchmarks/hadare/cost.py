@@ -43,7 +43,8 @@ HERE = Path(__file__).resolve().parent
 WIDTH = 4096
 TOTAL_STEPS = 10**9  # none of the intervals is the last, which is exact
 SLOT_S = 60.0
-INTERVALS = 5  # the first is not counted: memory is new then
+# The first do not count: their files take new memory, and the kernel gives freed memory again late.
+INTERVALS, FIRST = 10, 6
 _LIMIT_S = 900.0
 
 
@@ -212,16 +213,18 @@ def measured(millions: float, copies: int, directory: Path, *, delays: bool) -> 
         "load": round(os.getloadavg()[0], 1),
         "torch": torch.__version__,
         "copies": copies,
-        "averagings": INTERVALS - 1,
+        "averagings": INTERVALS - FIRST,
+        "first": FIRST,
         "parameters": parameters,
         "rss": max(each["rss"] for each in found),
-        "parts": {part: _medians(found, part) for part in found[0]["parts"][0]},
+        "parts": {part: _medians(found, part, FIRST, INTERVALS) for part in found[0]["parts"][0]},
+        "parts_at_first": {part: _medians(found, part, 1, FIRST) for part in found[0]["parts"][0]},
     }
 
 
-def _medians(found: list[Mapping[str, Any]], part: str) -> dict[str, float]:
-    """Return the medians of a part, over all copies that did it and all intervals but the first."""
-    rows = [row[part] for each in found for row in each["parts"][1:] if part in row]
+def _medians(found: list[Mapping[str, Any]], part: str, first: int, end: int) -> dict[str, float]:
+    """Return the medians of a part, over all copies that did it, in intervals `first` to `end`."""
+    rows = [row[part] for each in found for row in each["parts"][first:end] if part in row]
     return {key: round(median(row[key] for row in rows), 4) for key in rows[0]}
 
 

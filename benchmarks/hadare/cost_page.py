@@ -87,8 +87,10 @@ def text(records: Sequence[Record]) -> str:
             f"{first['date']}, {first['cpus']} cores (load "
             f"{min(r['load'] for r in records):g} to {max(r['load'] for r in records):g}), no GPU, "
             f"PyTorch {first['torch']}, {first['copies']} copies, each a process. "
-            f"Medians of {first['averagings']} averagings; one copy works at a time, as each has a "
-            "node of its own, but not here. GB are those of the parameters in float32; CPU seconds "
+            f"Medians of {first['averagings']} averagings after {first['first']}, since the first "
+            "take new memory: the files of the first three, and longer where the kernel gives "
+            "freed memory again late; what these take is in a column of its own. One copy works at "
+            "a time, as each has a node of its own, but not here. GB are those of the parameters in float32; CPU seconds "
             "are user and system time of the processes, the merger's divided by the copies. "
             "Bytes are those of the calls, from a disk or from memory. With a delay, copies train "
             "on but for `keep` and `take`; `save` has the rounding to differences in both. Memory "
@@ -99,11 +101,12 @@ def text(records: Sequence[Record]) -> str:
         "",
         "| memory | directory | parameters | delay | keep | save | merge | load | take | "
         "CPU s per GB and copy | of these the kernel's | bytes per parameter: written | read | "
-        "merged | resident memory of a copy, GB |",
-        "|---|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "merged | resident memory of a copy, GB | CPU s per GB and copy at first |",
+        "|---|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for record in records:
         found, parts, count = cpu_s(record), record["parts"], record["parameters"]
+        at_first = {**record, "parts": record["parts_at_first"]}
         read = parts["save"]["read"] + parts["load"]["read"]
         cells = [f"{found[part]:.2f}" if part in found else "" for part in _PARTS]
         lines.append(
@@ -111,7 +114,8 @@ def text(records: Sequence[Record]) -> str:
             f"{_delay(record)} | "
             f"{' | '.join(cells)} | {found['all']:.2f} | {cpu_s(record, 'kernel_s')['all']:.2f} | "
             f"{parts['save']['written'] / count:.1f} | {read / count:.1f} | "
-            f"{_bytes(parts['merge']) / count:.1f} | {record['rss'] / 1e9:.1f} |"
+            f"{_bytes(parts['merge']) / count:.1f} | {record['rss'] / 1e9:.1f} | "
+            f"{cpu_s(at_first)['all']:.2f} |"
         )
     lines += ["", _wrapped(_verdict_on_cpu(records)), ""]
     return "\n".join([*lines, *_scaled_rows(records), ""])

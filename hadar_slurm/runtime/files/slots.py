@@ -5,7 +5,8 @@ records.py has what is in them.
 `slots/slot-S.safetensors` ends slot S: the parameters then, which steps are done, and for slot
 S + 1 which steps each copy is to train. `slots/slot-S.ID.copy-C.safetensors` is what copy C trained
 in slot S from the parameters in the end with that id. `slots/slot-S.ID.short` says that slot S ends
-early, `stop` that the training ends with the running slot.
+early, `stop` that the training ends with the running slot. `slots/.slot-S.old` is an end that is
+removed before the next is written, which then takes its memory.
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ _LONGEST_REASON = 1000
 _KEPT = 2
 # Further ends that are kept: one of this number of slots, and this number of ends at most.
 KEEP_EVERY, MOST_KEPT = 10, 3
-# From this size on, in bytes, a copy writes a contribution over its last one.
+# From this size on, in bytes, files are written over older ones, or in their memory.
 LARGE = 1 << 24
 _OF_SLOT = re.compile(r"\.?slot-(\d+)\.")
 _END = re.compile(r"slot-(\d+)\.safetensors")
 _SPARE = re.compile(r"\.slot-\d+\.spare\.")
+_OLD = re.compile(r"\.slot-\d+\.old")
 _END_DRAFT = re.compile(r"\.slot-\d+\.safetensors\.")
 
 
@@ -130,6 +132,7 @@ class Slots:
     ) -> bool:
         """End a slot as `end` does, which has an id."""
         noted = {**end.facts, "facts": facts}
+        self._free()
         is_first = write_tensors(self.end_path(end.slot), tensors, noted, is_first=True)
         if is_first:
             self._clear(end)
@@ -242,9 +245,22 @@ class Slots:
             is_kept = number in kept and _END.fullmatch(path.name)
             # Another copy may be about to find that this slot has ended: the draft is its own.
             is_drafted = number == slot and _END_DRAFT.match(path.name)
-            if not is_kept and not is_drafted:
-                with suppress(OSError):
+            if is_kept or is_drafted:
+                continue
+            with suppress(OSError):
+                if not end.is_complete and _END.fullmatch(path.name) and _is_large(path):
+                    path.rename(path.with_name(f".slot-{number:08}.old"))
+                else:
                     path.unlink()
+
+    def _free(self) -> None:
+        """Remove old ends: a new file takes their memory, if it is written before it is cleared.
+
+        A virtual machine may return it to its host, or the kernel to others, within seconds.
+        """
+        for name in filter(_OLD.fullmatch, self.listed()):
+            with suppress(OSError):
+                (self.directory / "slots" / name).unlink()
 
     def _kept(self, slot: int) -> set[int]:
         """Return the slots whose ends are kept, at the end of `slot`."""
@@ -254,6 +270,10 @@ class Slots:
         last = (slot - _KEPT) // self.keep_every * self.keep_every
         further = (last - turn * self.keep_every for turn in range(self.most_kept))
         return newest | {number for number in further if number > 0}
+
+
+def _is_large(path: Path) -> bool:
+    return path.stat().st_size >= LARGE
 
 
 def _is_there(path: Path) -> bool:

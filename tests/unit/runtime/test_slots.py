@@ -1,4 +1,4 @@
-"""Large contributions are written over those of the interval before, which no copy needs."""
+"""Large files are written over those of earlier intervals, or in their memory."""
 
 from __future__ import annotations
 
@@ -105,3 +105,42 @@ def test_small_contributions_and_file_systems_without_links_need_none(
         contributed(slots, end, [2.0])
     assert read(slots, end) == [2.0]
     assert not [name for name in slots.listed() if ".spare." in name]
+
+
+def test_an_end_is_removed_as_the_one_after_the_next_is_written(
+    slots: Slots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory is free at that moment; the two newest can be read all the time."""
+    seen: list[list[str]] = []
+    write = slots_module.write_tensors
+
+    def write_and_look(*words: Any, **options: Any) -> bool:
+        seen.append(sorted(slots.listed()))
+        return write(*words, **options)
+
+    monkeypatch.setattr(slots_module, "write_tensors", write_and_look)
+    for slot in range(4):
+        ended(slots, slot)
+    names = [slots.end_path(slot).name for slot in range(4)]
+    assert seen == [[], names[:1], names[:2], names[1:3]]
+    assert sorted(slots.listed()) == [".slot-00000001.old", *names[2:]]
+    assert slots.kept() == [2, 3]
+    ended(slots, 4, stopped="enough")
+    assert sorted(slots.listed()) == [names[3], slots.end_path(4).name]
+
+
+def test_a_reader_of_an_old_end_is_not_disturbed(slots: Slots) -> None:
+    """It may read for as long as it likes."""
+    ended(slots, 0)
+    _, file = slots.read(0)
+    for slot in range(1, 6):
+        ended(slots, slot)
+    assert file.tensor("model/a").tolist() == [0.0] * 4
+
+
+def test_a_small_end_is_removed_at_once(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory does not matter."""
+    monkeypatch.setattr(slots_module, "LARGE", 10_000)
+    for slot in range(4):
+        ended(slots, slot)
+    assert sorted(slots.listed()) == [slots.end_path(slot).name for slot in (2, 3)]
