@@ -261,7 +261,7 @@ class Notes:
                 self.write("made", astuple(made))
             return found
 
-        slots_module.LARGE = 1  # written over the one before, as of large models
+        slots_module.LARGE = 1  # written over older ones, or in their memory, as of large models
         Slots.contribute = noted_contribute  # type: ignore[method-assign, assignment]
         Ending.end = noted_end  # type: ignore[method-assign, assignment]
         Ending.end_together = noted_together  # type: ignore[method-assign, assignment]
@@ -274,8 +274,10 @@ class Notes:
         if part is None or not part.is_training:
             self._share = None
             return False
-        version, group = part.version, part.group
+        progress, group = part.progress, part.grouping.group
+        assert progress is not None
         assert group is not None
+        version = progress.version
         count = int(part.gradients.own[Field.SAMPLES])
         first = positions.start
         self._share = Share(version.end, group.number, version.steps, step, first, first + count)

@@ -254,9 +254,9 @@ class Slots:
                     path.unlink()
 
     def _free(self) -> None:
-        """Remove old ends: a new file takes their memory, if it is written before it is cleared.
+        """Remove old ends, so that the file to be written takes their memory.
 
-        A virtual machine may return it to its host, or the kernel to others, within seconds.
+        Left free for seconds, that may go to other processes, or to the host of a virtual machine.
         """
         for name in filter(_OLD.fullmatch, self.listed()):
             with suppress(OSError):

@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Collection, Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ class Synchronous:
     fitness: Fitness
     mode: Mode = Mode.SYNCHRONOUS
     is_training: bool = False
-    _progress: Progress | None = None
+    progress: Progress | None = None  # of the running interval, None in others
     _looked_s: float = 0.0
     _spoilt: int = 0
 
@@ -85,7 +86,7 @@ class Synchronous:
         self.is_training = True
         try:
             found = yield from self._train(progress)
-            self._progress = None
+            self.progress = None
             return found
         finally:
             self.is_training = False
@@ -93,7 +94,7 @@ class Synchronous:
 
     def leave(self, is_error: bool) -> None:
         """Leave the job; keep what the last steps have changed, unless this copy failed."""
-        progress, self._progress = self._progress, None
+        progress, self.progress = self.progress, None
         if progress is not None and not is_error:
             self._keep(progress)
         self.grouping.leave()
@@ -109,15 +110,15 @@ class Synchronous:
 
     def _begin(self, end: SlotEnd) -> Progress:
         """This copy has the parameters of `end`."""
-        self._progress = Progress(end)
+        self.progress = Progress(end)
         torch.manual_seed(mixed(self.grouping.seed, end.slot + 1, self.copy))
-        return self._progress
+        return self.progress
 
     def _train(self, progress: Progress) -> Steps:
         while (end := progress.end).together and not end.is_complete:
             if self._is_asked(progress):
                 break
-            if not self.grouping.join(progress, lambda: self._is_over(end)):
+            if not self.grouping.join(progress, partial(self._is_over, end)):
                 self._is_asked(progress)  # writes what this copy alone may know
                 break
             after = yield from self._steps(progress)
@@ -140,15 +141,14 @@ class Synchronous:
 
     def _is_asked(self, progress: Progress) -> bool:
         """Return whether this copy is to leave; what it alone may know is then in a file."""
-        asked, slot = self.host.asked, progress.end.slot + 1
-        if not asked:
+        if not self.host.asked:
             return False
         self.grouping.presence.say(Doing.LEAVES)
         self.grouping.leave()
-        while len(progress.applied) and not self.slots.has_ended(slot):
+        while len(progress.applied) and not self.slots.has_ended(progress.end.slot + 1):
             if self.grouping.is_replaced_without_this_copy():
                 break  # what this copy has would take their steps from them
-            if self._write(progress) is not None or signal.SIGTERM in asked:
+            if self._write(progress) is not None or signal.SIGTERM in self.host.asked:
                 break
             time.sleep(self.grouping.poll_s)  # a full disk
         return True
