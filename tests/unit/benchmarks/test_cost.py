@@ -34,9 +34,11 @@ def record(cpu_s: float = 0.4, *, delays: bool = False) -> dict[str, Any]:
         "torch": "2",
         "copies": 3,
         "averagings": 4,
+        "first": 6,
         "parameters": 250_000_000,
         "rss": 2_000_000_000,
         "parts": parts,
+        "parts_at_first": {name: {**each, "cpu_s": 2 * cpu_s} for name, each in parts.items()},
     }
 
 
@@ -56,6 +58,7 @@ def test_costs_are_per_size_and_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     page = " ".join(cost_page.text([record(), record(delays=True)]).split())
     assert "Memory free, without a delay: **holds**, 1.20 to 1.20;" in page
     assert "free, with one: **holds**, 1.60 to 1.60." in page
+    assert "| 2.0 | 1.87 |" in page  # at first
     assert "**does not hold**" in cost_page.text([record(1.0), record(delays=True)])
 
 
