@@ -155,7 +155,8 @@ def test_a_user_sees_that_claims_count_for_more_until_it_is_forgotten(site: Site
     claims = told(site, "report", "--no-replay")["claims"]
     assert claims["believed_less"][0]["steps_times"] == pytest.approx(3.0)
     assert [each["job"] for each in claims["replanned"]] == [job]
-    assert told(site, "speeds", "forget", user) == {"deleted": 1}
+    # What the job's own run has taught by now is forgotten with it.
+    assert told(site, "speeds", "forget", user)["deleted"] >= 1
     eventually(lambda: planned() == (0, 1500), lambda: str(planned()))
     assert told(site, "report", "--no-replay")["claims"]["believed_less"] == []
     site.free(job)
