@@ -39,7 +39,7 @@ from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.select import make_adapter
 from hadar_slurm.slurm.client.updates import Hold, Release, Update
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.settings import BackendSettings
 
 COMMENT = '{"hadar":1,"workload":"ResNet-50 (batch size 64)","steps":100000,"gpus":1,"held":true}'

@@ -13,7 +13,7 @@ from hadar_slurm.config import DEFAULT_PATH, Config, read_config
 from hadar_slurm.errors import HadarError
 from hadar_slurm.journal import read_last
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.control.modes import Mode
+from hadar_slurm.slurm.enforce.modes import Mode
 
 # A completion must answer within this time.
 _SQUEUE_LIMIT_S = 3.0

@@ -17,9 +17,9 @@ from hadar_slurm.daemon.signs_of_life import good_for_s
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.control.release_all import reason_to_keep, release_all
-from hadar_slurm.slurm.control.restore import Returned, changed_jobs
+from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.release_all import reason_to_keep, release_all
+from hadar_slurm.slurm.enforce.restore import Returned, changed_jobs
 from hadar_slurm.state.heartbeat import remove_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.locks import RELEASE, lock

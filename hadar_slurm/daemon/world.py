@@ -25,13 +25,13 @@ from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.select import make_adapter
-from hadar_slurm.slurm.control.ledger import FILE_NAME as LEDGER_FILE
-from hadar_slurm.slurm.control.ledger import Ledger
-from hadar_slurm.slurm.control.modes import Mode, Modes
-from hadar_slurm.slurm.observe.throughput_store import FILE_NAME as PROFILE_FILE
-from hadar_slurm.slurm.observe.throughput_store import Profile
+from hadar_slurm.slurm.enforce.ledger import FILE_NAME as LEDGER_FILE
+from hadar_slurm.slurm.enforce.ledger import Ledger
+from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.slurm.wakeup import FILE_NAME as WAKE_FILE
+from hadar_slurm.state.throughput_store import FILE_NAME as PROFILE_FILE
+from hadar_slurm.state.throughput_store import Profile
 
 log = logging.getLogger("hadard")
 

@@ -25,22 +25,22 @@ from hadar_slurm.slurm.client.fairshare import FairShares
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState, waits_for_nodes
-from hadar_slurm.slurm.control.advise import advise, features_by_type
-from hadar_slurm.slurm.control.checkpoint_signal import is_ended_by_us
-from hadar_slurm.slurm.control.claim import State
-from hadar_slurm.slurm.control.ledger import Ledger
-from hadar_slurm.slurm.control.loss_bound import bound_s
-from hadar_slurm.slurm.control.modes import Mode
-from hadar_slurm.slurm.control.pins import Pins
-from hadar_slurm.slurm.control.restore import (
+from hadar_slurm.slurm.enforce.advise import advise, features_by_type
+from hadar_slurm.slurm.enforce.checkpoint_signal import is_ended_by_us
+from hadar_slurm.slurm.enforce.claim import State
+from hadar_slurm.slurm.enforce.ledger import Ledger
+from hadar_slurm.slurm.enforce.loss_bound import bound_s
+from hadar_slurm.slurm.enforce.modes import Mode
+from hadar_slurm.slurm.enforce.pins import Pins
+from hadar_slurm.slurm.enforce.restore import (
     NO_LIMITS,
     NODES_REPORT_WITHIN_S,
     Exclusion,
     restore_jobs,
 )
-from hadar_slurm.slurm.control.start_stop import Mover, must_name_type
-from hadar_slurm.slurm.control.state_machine import Event, Kind
-from hadar_slurm.slurm.control.steering import (
+from hadar_slurm.slurm.enforce.start_stop import Mover, must_name_type
+from hadar_slurm.slurm.enforce.state_machine import Event, Kind
+from hadar_slurm.slurm.enforce.steering import (
     Foresight,
     Limit,
     Steerer,
@@ -48,15 +48,15 @@ from hadar_slurm.slurm.control.steering import (
     limits,
     may_wait_unheld,
 )
-from hadar_slurm.slurm.observe.array_jobs import Fork
-from hadar_slurm.slurm.observe.copy_facts import copy_facts
-from hadar_slurm.slurm.observe.run_outcomes import is_early_failure
-from hadar_slurm.slurm.observe.snapshot_builder import Observation, SnapshotBuilder
-from hadar_slurm.slurm.observe.throughput_store import Profile
+from hadar_slurm.slurm.jobs.array_jobs import Fork
+from hadar_slurm.slurm.jobs.copy_facts import copy_facts
+from hadar_slurm.slurm.jobs.run_outcomes import is_early_failure
+from hadar_slurm.slurm.jobs.snapshot_builder import Observation, SnapshotBuilder
 from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.slurm.wakeup import WakeFile
 from hadar_slurm.state.assignments import Assignments
 from hadar_slurm.state.failures import write_failures
+from hadar_slurm.state.throughput_store import Profile
 
 log = logging.getLogger(__name__)
 

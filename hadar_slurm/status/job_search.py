@@ -15,7 +15,7 @@ from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.journal import Line
 from hadar_slurm.slurm.client.parse import HOLDING_STATES
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.observe.enrolment import why_left
+from hadar_slurm.slurm.jobs.enrolment import why_left
 from hadar_slurm.status.ended import EndedJob, ended_by_journal, ended_by_slurm
 from hadar_slurm.status.explain import NAMED
 from hadar_slurm.status.job_record import JobRecord, record_of

@@ -27,7 +27,7 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.handoff import user_reports
 from hadar_slurm.journal import read_with_older
 from hadar_slurm.resources import job_template
-from hadar_slurm.slurm.control.ledger import Ledger
+from hadar_slurm.slurm.enforce.ledger import Ledger
 
 TRAIN = job_template("bash_trap.sbatch").read_text()
 SETTINGS = {

@@ -38,7 +38,7 @@ from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.select import make_adapter
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.client.updates import Update
-from hadar_slurm.slurm.control.modes import Mode
+from hadar_slurm.slurm.enforce.modes import Mode
 
 T = TypeVar("T")
 

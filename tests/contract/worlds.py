@@ -36,7 +36,7 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.control.ledger import Ledger
+from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.submit.compose import compose
 from hadar_slurm.submit.describe import describe

@@ -29,7 +29,7 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.state import read_queue
-from hadar_slurm.slurm.control.ledger import Ledger
+from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
 

@@ -15,8 +15,8 @@ from integration.test_forked import fork
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.journal import snapshot_of
-from hadar_slurm.slurm.observe.throughput_store import FILE_NAME as PROFILE
-from hadar_slurm.slurm.observe.throughput_store import Profile
+from hadar_slurm.state.throughput_store import FILE_NAME as PROFILE
+from hadar_slurm.state.throughput_store import Profile
 
 HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
 

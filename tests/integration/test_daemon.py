@@ -20,8 +20,8 @@ from hadar_slurm.lab.demo.runs import Daemon
 from hadar_slurm.policies.registry import DEFAULT_POLICY
 from hadar_slurm.slurm.client import scontrol
 from hadar_slurm.slurm.client.updates import ClearRequest, Requeue
-from hadar_slurm.slurm.control.claim import State
-from hadar_slurm.slurm.control.ledger import Ledger
+from hadar_slurm.slurm.enforce.claim import State
+from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.state.heartbeat import read_heartbeat
 
 pytestmark = pytest.mark.slurm

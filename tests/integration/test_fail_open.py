@@ -26,8 +26,8 @@ from hadar_slurm.engine.reconcile import reconcile
 from hadar_slurm.journal import Line, read_journal
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.updates import Request
-from hadar_slurm.slurm.control.claim import Claim, State
-from hadar_slurm.slurm.control.ledger import Ledger
+from hadar_slurm.slurm.enforce.claim import Claim, State
+from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.state.heartbeat import read_heartbeat, write_heartbeat
 
 pytestmark = pytest.mark.slurm

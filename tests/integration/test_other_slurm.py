@@ -27,7 +27,7 @@ from hadar_slurm.devcluster.processes import find_binaries, start_daemon
 from hadar_slurm.errors import SlurmError
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.client.state import read_nodes, waits_for_nodes
-from hadar_slurm.slurm.control.ledger import Ledger
+from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.state.heartbeat import read_heartbeat
 
 pytestmark = pytest.mark.slurm

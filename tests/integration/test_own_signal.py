@@ -6,7 +6,7 @@ import pytest
 from integration.site import ALL_FAST, REPORT, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 
 pytestmark = pytest.mark.slurm
 

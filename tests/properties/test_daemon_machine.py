@@ -33,12 +33,12 @@ from hadar_slurm.sim.onward import begins
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.scontrol import shows_invented_max_nodes
-from hadar_slurm.slurm.control.claim import State
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.control.modes import Mode, Modes
-from hadar_slurm.slurm.control.readings import UNSEEN_S
-from hadar_slurm.slurm.control.release_all import release_all
-from hadar_slurm.slurm.control.restore import Returned
+from hadar_slurm.slurm.enforce.claim import State
+from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.modes import Mode, Modes
+from hadar_slurm.slurm.enforce.readings import UNSEEN_S
+from hadar_slurm.slurm.enforce.release_all import release_all
+from hadar_slurm.slurm.enforce.restore import Returned
 from hadar_slurm.slurm.settings import BackendSettings
 
 NODES = "v100:4,v100:2,p100:4,v100:2+k80:2"

@@ -17,8 +17,8 @@ from typer.testing import CliRunner, Result
 from hadar_slurm.cli.main import commands
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.jobspec.description import Description, decode, encode
-from hadar_slurm.slurm.control.claim import Claim, State
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.claim import Claim, State
+from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.state.heartbeat import Heartbeat, read_heartbeat, write_heartbeat
 from hadar_slurm.state.reaper_count import FILE_NAME as EXPIRED
 from hadar_slurm.state.reaper_count import read_expired

@@ -39,7 +39,7 @@ from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.policies.registry import POLICY_NAMES, make_policy
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.state.assignments import Assignments
 

@@ -24,9 +24,9 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import Sizes
 from hadar_slurm.slurm.client.scontrol import command, size_words, with_sizes
 from hadar_slurm.slurm.client.updates import Request, SetRequest
-from hadar_slurm.slurm.control.claim import Claim, State
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.control.restore import restore_jobs
+from hadar_slurm.slurm.enforce.claim import Claim, State
+from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.restore import restore_jobs
 from hadar_slurm.slurm.settings import BackendSettings
 
 ON_V100, ON_K80 = a_gang("n1:v100:1"), a_gang("n3:k80:4")

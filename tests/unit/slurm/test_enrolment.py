@@ -26,9 +26,9 @@ from hadar_slurm.slurm.client.parse import QueueRow, asked_gpus
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.submission import Submission, read_submissions, submission
 from hadar_slurm.slurm.client.updates import Request
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.control.modes import Mode, Modes
-from hadar_slurm.slurm.observe.enrolment import MOST_TASKS, describe, is_listed, may_enrol
+from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.modes import Mode, Modes
+from hadar_slurm.slurm.jobs.enrolment import MOST_TASKS, describe, is_listed, may_enrol
 from hadar_slurm.slurm.settings import BackendSettings
 
 LISTS = {"partitions": {"main", "long"}, "accounts": {"bio"}}

@@ -15,7 +15,7 @@ from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.fairshare import FairShares, parse_fair_shares
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.settings import BackendSettings
 
 # In the form of `sshare -a -P -n -o Account,User,FairShare`.

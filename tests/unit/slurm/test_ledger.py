@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.errors import LedgerError
 from hadar_slurm.slurm.client.updates import Request
-from hadar_slurm.slurm.control.claim import Claim, State
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.claim import Claim, State
+from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.state.locks import LEDGER
 
 ONE, TWO, TASK = JobId("1"), JobId("2"), JobId("3_4")

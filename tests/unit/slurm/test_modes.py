@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hadar_slurm.slurm.client.protocol import Partitions
-from hadar_slurm.slurm.control.modes import Mode, Modes
+from hadar_slurm.slurm.enforce.modes import Mode, Modes
 
 MIXED = Modes(Mode.OBSERVE, {"gpu": Mode.HOLD, "debug": Mode.ADVISE})
 

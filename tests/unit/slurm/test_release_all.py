@@ -18,10 +18,10 @@ from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import Site
 from hadar_slurm.slurm.client.updates import Hold, Request, Update
-from hadar_slurm.slurm.control.claim import Claim, State
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.control.release_all import reason_to_keep, release_all
-from hadar_slurm.slurm.control.restore import Returned
+from hadar_slurm.slurm.enforce.claim import Claim, State
+from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.release_all import reason_to_keep, release_all
+from hadar_slurm.slurm.enforce.restore import Returned
 from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
 from hadar_slurm.state.lease import Holder, Lease
 from hadar_slurm.state.locks import DAEMON, only_daemon

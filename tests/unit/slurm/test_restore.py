@@ -16,9 +16,9 @@ from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.scontrol import request_for
 from hadar_slurm.slurm.client.updates import ClearRequest, Hold, Release, SetRequest, Update
-from hadar_slurm.slurm.control.claim import Claim, State
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.control.restore import Exclusion, Returned, restore_jobs
+from hadar_slurm.slurm.enforce.claim import Claim, State
+from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.restore import Exclusion, Returned, restore_jobs
 
 NODES = "v100:4,p100:4,v100:2+k80:2"
 DESCRIBED = Description(steps=100, gpus=2, throughputs={"v100": 1.0, "p100": 1.0}, is_held=True)

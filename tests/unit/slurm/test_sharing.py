@@ -12,9 +12,9 @@ from fakes.fake_tools import FakeRunner
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.control.claim import Claim, State
-from hadar_slurm.slurm.control.modes import Mode, Modes
-from hadar_slurm.slurm.control.sharing import (
+from hadar_slurm.slurm.enforce.claim import Claim, State
+from hadar_slurm.slurm.enforce.modes import Mode, Modes
+from hadar_slurm.slurm.enforce.sharing import (
     is_outside,
     jobs_beside_held,
     must_steer,

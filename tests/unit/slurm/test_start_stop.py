@@ -15,9 +15,9 @@ from hadar_slurm.core.gang import Gang
 from hadar_slurm.engine.actions import Start, Status
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.client.command_line import CommandLine
-from hadar_slurm.slurm.control.claim import Claim, State
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.control.start_stop import Mover
+from hadar_slurm.slurm.enforce.claim import Claim, State
+from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.start_stop import Mover
 
 ON_N2 = Gang.of({("n2", "v100"): 2})
 

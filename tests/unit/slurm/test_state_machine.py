@@ -14,14 +14,14 @@ from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.updates import Request
-from hadar_slurm.slurm.control.claim import HOLDS, Claim, State
-from hadar_slurm.slurm.control.readings import (
+from hadar_slurm.slurm.enforce.claim import HOLDS, Claim, State
+from hadar_slurm.slurm.enforce.readings import (
     SAVED_AFTER_S,
     described_request,
     first_sight,
     read_kind,
 )
-from hadar_slurm.slurm.control.state_machine import (
+from hadar_slurm.slurm.enforce.state_machine import (
     TABLE,
     Event,
     Kind,

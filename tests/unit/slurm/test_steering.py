@@ -26,10 +26,10 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import QueueRow, excluded_nodes, nice_value
 from hadar_slurm.slurm.client.scontrol import command
 from hadar_slurm.slurm.client.updates import Steer
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.control.modes import Mode, Modes
-from hadar_slurm.slurm.control.release_all import release_all
-from hadar_slurm.slurm.control.steering import Limit, gapped, limits, nice_values
+from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.modes import Mode, Modes
+from hadar_slurm.slurm.enforce.release_all import release_all
+from hadar_slurm.slurm.enforce.steering import Limit, gapped, limits, nice_values
 from hadar_slurm.slurm.settings import BackendSettings
 
 BOTH = some_rates(v100=10.0, k80=1.0)

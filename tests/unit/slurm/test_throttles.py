@@ -20,8 +20,8 @@ from hadar_slurm.policies.registry import DEFAULT_POLICY, make_policy
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import QueueRow, array_throttles, parse_queue
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.observe.throttles import (
+from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.jobs.throttles import (
     Kind,
     ThrottleCandidate,
     Throttles,

@@ -18,10 +18,10 @@ from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.jobspec.estimator import shipped_ratios
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
-from hadar_slurm.slurm.control.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.control.modes import Mode
-from hadar_slurm.slurm.observe.throughput_store import Profile, forget
+from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.settings import BackendSettings
+from hadar_slurm.state.throughput_store import Profile, forget
 
 LIMIT_S = 3600.0
 NO_TABLE = ThroughputTable("none", {})

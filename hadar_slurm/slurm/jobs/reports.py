@@ -15,8 +15,8 @@ from hadar_slurm.handoff import ProgressReport, ReportError, SquattedError, read
 from hadar_slurm.jobspec.description import MAX_THROUGHPUT, MIN_THROUGHPUT, Description
 from hadar_slurm.jobspec.estimator import Estimator, workload_of
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.control.ledger import Ledger
-from hadar_slurm.slurm.observe.array_jobs import fastest
+from hadar_slurm.slurm.enforce.ledger import Ledger
+from hadar_slurm.slurm.jobs.array_jobs import fastest
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.updates import Request
-from hadar_slurm.slurm.control.claim import Claim, State
-from hadar_slurm.slurm.control.ledger import Ledger
-from hadar_slurm.slurm.control.state_machine import Event, Kind
+from hadar_slurm.slurm.enforce.claim import Claim, State
+from hadar_slurm.slurm.enforce.ledger import Ledger
+from hadar_slurm.slurm.enforce.state_machine import Event, Kind
 
 # Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported
 # to it: no job is restored for this long. Slurm marks a dead node as down later.

@@ -19,8 +19,8 @@ from hadar_slurm.handoff import ProgressReport
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.estimator import work_of
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.control.checkpoint_signal import takes_messages_after
-from hadar_slurm.slurm.control.claim import Claim
+from hadar_slurm.slurm.enforce.checkpoint_signal import takes_messages_after
+from hadar_slurm.slurm.enforce.claim import Claim
 
 _FAILED = ("FAILED", "OUT_OF_MEMORY")
 # wait(2) statuses of a batch script that a signal ended, or that exited with such a child's status.

@@ -15,7 +15,7 @@ import pytest
 from hadar_slurm.core.throughput_model import Measured, Place, Workload
 from hadar_slurm.core.type_failures import TypeRecord, Work
 from hadar_slurm.errors import ProfileError
-from hadar_slurm.slurm.observe.throughput_store import (
+from hadar_slurm.state.throughput_store import (
     MAX_WORKLOADS_OF_USER,
     VERSION,
     Profile,

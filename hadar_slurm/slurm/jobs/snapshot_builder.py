@@ -24,33 +24,33 @@ from hadar_slurm.slurm.client.fairshare import FairShares
 from hadar_slurm.slurm.client.parse import NOTHING, UNTYPED, NodeRow, QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
-from hadar_slurm.slurm.control import loss_bound
-from hadar_slurm.slurm.control.checkpoint_signal import (
+from hadar_slurm.slurm.enforce import loss_bound
+from hadar_slurm.slurm.enforce.checkpoint_signal import (
     is_ended_by_us,
     message,
     runs_again,
     why_not_migrated,
 )
-from hadar_slurm.slurm.control.disposition import Disposition, disposition_of
-from hadar_slurm.slurm.control.ledger import Ledger
-from hadar_slurm.slurm.control.modes import Mode
-from hadar_slurm.slurm.control.pins import Pins
-from hadar_slurm.slurm.control.sharing import is_outside, jobs_beside_held, must_steer
-from hadar_slurm.slurm.observe.array_jobs import Fork, Forks, Task, final_phase, parent_of
-from hadar_slurm.slurm.observe.choices import Choices
-from hadar_slurm.slurm.observe.claim_checks import ClaimChecks
-from hadar_slurm.slurm.observe.enrolment import Enrolment
-from hadar_slurm.slurm.observe.limits import Limits
-from hadar_slurm.slurm.observe.parameter_averages import Averages
-from hadar_slurm.slurm.observe.reports import Reports
-from hadar_slurm.slurm.observe.run_outcomes import (
+from hadar_slurm.slurm.enforce.disposition import Disposition, disposition_of
+from hadar_slurm.slurm.enforce.ledger import Ledger
+from hadar_slurm.slurm.enforce.modes import Mode
+from hadar_slurm.slurm.enforce.pins import Pins
+from hadar_slurm.slurm.enforce.sharing import is_outside, jobs_beside_held, must_steer
+from hadar_slurm.slurm.jobs.array_jobs import Fork, Forks, Task, final_phase, parent_of
+from hadar_slurm.slurm.jobs.choices import Choices
+from hadar_slurm.slurm.jobs.claim_checks import ClaimChecks
+from hadar_slurm.slurm.jobs.enrolment import Enrolment
+from hadar_slurm.slurm.jobs.limits import Limits
+from hadar_slurm.slurm.jobs.parameter_averages import Averages
+from hadar_slurm.slurm.jobs.reports import Reports
+from hadar_slurm.slurm.jobs.run_outcomes import (
     RunOutcomes,
     is_retried,
     may_retry,
     retry_message,
 )
-from hadar_slurm.slurm.observe.sizes import LearnedSizes
-from hadar_slurm.slurm.observe.throttles import Throttles
+from hadar_slurm.slurm.jobs.sizes import LearnedSizes
+from hadar_slurm.slurm.jobs.throttles import Throttles
 from hadar_slurm.slurm.settings import BackendSettings
 
 log = logging.getLogger(__name__)

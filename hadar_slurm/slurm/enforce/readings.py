@@ -6,8 +6,8 @@ from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.scontrol import gres_prefix
 from hadar_slurm.slurm.client.updates import Request
-from hadar_slurm.slurm.control.claim import Claim, State
-from hadar_slurm.slurm.control.state_machine import TABLE, Event, Kind
+from hadar_slurm.slurm.enforce.claim import Claim, State
+from hadar_slurm.slurm.enforce.state_machine import TABLE, Event, Kind
 
 # slurmctld has saved a release after this long. 22.05.8 lost the last 15 s.
 SAVED_AFTER_S = 60.0

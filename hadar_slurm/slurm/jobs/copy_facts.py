@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hadar_slurm.slurm.observe.array_jobs import Forks
-from hadar_slurm.slurm.observe.parameter_averages import Averages
+from hadar_slurm.slurm.jobs.array_jobs import Forks
+from hadar_slurm.slurm.jobs.parameter_averages import Averages
 
 
 def copy_facts(forks: Forks, averages: Averages) -> dict[str, object]:

@@ -30,9 +30,9 @@ from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client.parse import QueueRow, fold, fold_out
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.updates import SIZES, Request, Update
-from hadar_slurm.slurm.control.claim import Claim, State
-from hadar_slurm.slurm.control.readings import first_sight, read_kind
-from hadar_slurm.slurm.control.state_machine import Event, Kind, changes, transition
+from hadar_slurm.slurm.enforce.claim import Claim, State
+from hadar_slurm.slurm.enforce.readings import first_sight, read_kind
+from hadar_slurm.slurm.enforce.state_machine import Event, Kind, changes, transition
 from hadar_slurm.state import locks
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.state import SlurmState
-from hadar_slurm.slurm.control.claim import Claim
-from hadar_slurm.slurm.control.modes import Mode, Modes
+from hadar_slurm.slurm.enforce.claim import Claim
+from hadar_slurm.slurm.enforce.modes import Mode, Modes
 
 # Reasons for which a plain job would not take GPUs that are free.
 _WAITS_FOR_OTHERS = frozenset(("Dependency", "DependencyNeverSatisfied", "BeginTime"))

@@ -31,7 +31,7 @@ from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.scontrol import parse_version
 from hadar_slurm.slurm.client.submission import Submission, read_submissions
 from hadar_slurm.slurm.client.updates import Request
-from hadar_slurm.slurm.control.modes import Mode, Modes
+from hadar_slurm.slurm.enforce.modes import Mode, Modes
 
 log = logging.getLogger(__name__)
 

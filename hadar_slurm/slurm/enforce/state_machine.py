@@ -24,7 +24,7 @@ from hadar_slurm.errors import LedgerError
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow, types_in
 from hadar_slurm.slurm.client.updates import Request, Update
-from hadar_slurm.slurm.control.claim import HOLDS, Claim, State
+from hadar_slurm.slurm.enforce.claim import HOLDS, Claim, State
 
 
 class Kind(StrEnum):

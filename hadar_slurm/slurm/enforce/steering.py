@@ -26,10 +26,10 @@ from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
-from hadar_slurm.slurm.control.ledger import Ledger
-from hadar_slurm.slurm.control.pins import Pins
-from hadar_slurm.slurm.control.sharing import waits_for_gpus
-from hadar_slurm.slurm.control.state_machine import Event, Kind
+from hadar_slurm.slurm.enforce.ledger import Ledger
+from hadar_slurm.slurm.enforce.pins import Pins
+from hadar_slurm.slurm.enforce.sharing import waits_for_gpus
+from hadar_slurm.slurm.enforce.state_machine import Event, Kind
 
 log = logging.getLogger(__name__)
 

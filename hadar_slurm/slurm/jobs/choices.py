@@ -18,9 +18,9 @@ from hadar_slurm.jobspec.estimator import Estimator, fitting_types
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
-from hadar_slurm.slurm.control.ledger import Ledger
-from hadar_slurm.slurm.control.modes import Mode
-from hadar_slurm.slurm.observe.enrolment import Enrolment
+from hadar_slurm.slurm.enforce.ledger import Ledger
+from hadar_slurm.slurm.enforce.modes import Mode
+from hadar_slurm.slurm.jobs.enrolment import Enrolment
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from enum import StrEnum
 
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.control.claim import Claim
-from hadar_slurm.slurm.control.modes import Mode
+from hadar_slurm.slurm.enforce.claim import Claim
+from hadar_slurm.slurm.enforce.modes import Mode
 
 
 class Disposition(StrEnum):

@@ -11,8 +11,8 @@ import signal
 
 from hadar_slurm.handoff import ProgressReport
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.control.claim import Claim
-from hadar_slurm.slurm.control.loss_bound import bound_s, why_not_requeued
+from hadar_slurm.slurm.enforce.claim import Claim
+from hadar_slurm.slurm.enforce.loss_bound import bound_s, why_not_requeued
 
 # A process that is suspended or waits for a file system handles a signal only when it resumes.
 _DIES_WITHIN_S = 600.0

@@ -9,9 +9,9 @@ from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.state import SlurmState
-from hadar_slurm.slurm.control.ledger import Ledger
-from hadar_slurm.slurm.observe.array_jobs import Task
-from hadar_slurm.slurm.observe.throttles import ThrottleCandidate, Throttles, kind_of
+from hadar_slurm.slurm.enforce.ledger import Ledger
+from hadar_slurm.slurm.jobs.array_jobs import Task
+from hadar_slurm.slurm.jobs.throttles import ThrottleCandidate, Throttles, kind_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from hadar_slurm.errors import LedgerError
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import NodeRow, QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
-from hadar_slurm.slurm.control.ledger import Ledger
-from hadar_slurm.slurm.control.state_machine import Event, Kind
+from hadar_slurm.slurm.enforce.ledger import Ledger
+from hadar_slurm.slurm.enforce.state_machine import Event, Kind
 
 log = logging.getLogger(__name__)
 

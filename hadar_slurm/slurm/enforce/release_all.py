@@ -13,8 +13,8 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import LedgerError, SlurmError
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import waits_for_nodes
-from hadar_slurm.slurm.control.ledger import Ledger
-from hadar_slurm.slurm.control.restore import (
+from hadar_slurm.slurm.enforce.ledger import Ledger
+from hadar_slurm.slurm.enforce.restore import (
     Returned,
     changed_jobs,
     include_submitted,
