@@ -231,6 +231,8 @@ class FakeSlurm:
         self.gpus_per_user = 0
         # The nodes of reservations that begin before any job would end.
         self.reserved: set[str] = set()
+        # Nodes that Slurm does not show, such as idle cloud nodes without PrivateData=cloud.
+        self.hidden: set[str] = set()
         # The maximum time limit of a partition, as scontrol shows it.
         self.most_time = "UNLIMITED"
         # Keys of updates that it refuses.

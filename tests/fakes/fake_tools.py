@@ -138,7 +138,7 @@ class Tools:
                     for name in sorted(names)
                 ), ""  # fmt: skip
             case ["-a", "show", "node", "-o"]:
-                nodes = self.slurm.nodes.values()
+                nodes = (n for n in self.slurm.nodes.values() if n.name not in self.slurm.hidden)
                 holders = self.slurm.holders()
                 lines = (_node_line(node, holders[node.name]) for node in nodes)
                 return 0, "".join(line + "\n" for line in lines), ""

@@ -250,7 +250,7 @@ class Mover:
             return _FOREIGN_HOLD
         if row.requested_nodes and not claim.pins(row.requested_nodes):
             return "its owner has named nodes for it"
-        if not all(cluster.by_name[name].is_schedulable for name in start.gang.gpus_by_node):
+        if not start.gang.gpus_by_node.keys() <= cluster.open_names:
             return f"{start.gang} has a node that takes no work now"
         if any(free.get(slot, 0) < count for slot, count in start.gang.slots):
             return f"{start.gang} is not free yet"
@@ -386,5 +386,6 @@ def must_name_type(named: frozenset[str], gang: Gang, cluster: Cluster) -> bool:
     On a node with several types Slurm cannot know it otherwise; and where Slurm keeps types, a
     request that has `named` one cannot become untyped again.
     """
-    is_ambiguous = any(not cluster.by_name[name].has_one_type for name in gang.gpus_by_node)
+    nodes = map(cluster.by_name.get, gang.gpus_by_node)
+    is_ambiguous = any(node is not None and not node.has_one_type for node in nodes)
     return len(gang.gpus_by_type) == 1 and (is_ambiguous or bool(named))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,8 +20,7 @@ from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.jobs.enrolment import Enrolment
-
-log = logging.getLogger(__name__)
+from hadar_slurm.slurm.jobs.notices import Notices
 
 
 @dataclass
@@ -33,12 +31,11 @@ class Choices:
     estimator: Estimator
     ledger: Ledger
     enrolment: Enrolment
+    notices: Notices
     # The time limit in seconds by GPU type, of jobs whose limit depends on it.
     limits_s: dict[JobId, Mapping[str, float]] = field(default_factory=dict)
     _state: SlurmState = field(init=False)
     _way: Mode = field(init=False)
-    # The jobs of which the log has said why they are left to Slurm.
-    _warned: set[JobId] = field(default_factory=set)
     # Thousands of pending jobs differ in a few keys only.
     _runnable: dict[object, bool] = field(default_factory=dict)
     _bars: dict[object, dict[str, Bar]] = field(default_factory=dict)
@@ -81,9 +78,7 @@ class Choices:
             allowed = self._state.nodes_of(row, most, excluded)
             return allowed if not self._is_steered_only(row) else self._of_one_type(allowed)
         except JobSpecError as error:
-            if row.key not in self._warned:
-                self._warned.add(row.key)
-                log.info("job %s is left to Slurm: %s", row.key, error)
+            self.notices.say(row.key, f"is left to Slurm: {error}")
             return frozenset()
 
     def _is_steered_only(self, row: QueueRow) -> bool:

@@ -32,6 +32,7 @@ from hadar_slurm.slurm.client.scontrol import parse_version
 from hadar_slurm.slurm.client.submission import Submission, read_submissions
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
+from hadar_slurm.slurm.jobs.notices import Notices
 
 log = logging.getLogger(__name__)
 
@@ -180,25 +181,28 @@ class Enrolment:
     lists: Lists
     modes: Modes
     # The most jobs of an account that are enrolled at once, where there is such a limit.
-    most_of_account: Mapping[str, int] = field(default_factory=dict)
+    most_of_account: Mapping[str, int]
+    notices: Notices
     _submissions: Mapping[JobId, Submission] = field(default_factory=dict)
     # Jobs that are left to Slurm for now, behind the first ones of their arrays and accounts.
     _behind: frozenset[JobId] = frozenset()
-    # The last answer for each job, or why there is none, and what it was for.
-    _known: dict[JobId, tuple[object, Description | str]] = field(default_factory=dict)
+    # The last answer for each job, and what it was for.
+    _known: dict[JobId, tuple[object, Description | None]] = field(default_factory=dict)
 
     def read(self, rows: Iterable[QueueRow]) -> None:
         """Read what the enrolled jobs among these asked for; keep the last answer on a fault."""
         if not self.lists:
             return
-        found = [row for row in rows if row.is_live and self.may_include(row)]
+        shown = list(rows)
+        found = [row for row in shown if row.is_live and self.may_include(row)]
         candidates = {row.key for row in found}
         behind = {*_behind_in_array(row.key for row in found if row.state == "PENDING")}
         behind |= _behind_in_account(
             [row for row in found if row.key not in behind], self.most_of_account
         )
         self._behind = frozenset(behind)
-        self._known = {job: found for job, found in self._known.items() if job in candidates}
+        known = {row.key for row in shown}
+        self._known = {job: found for job, found in self._known.items() if job in known}
         try:
             self._submissions = self.slurm.submissions() if candidates else {}
         except SlurmError as error:
@@ -228,23 +232,17 @@ class Enrolment:
         if known is None or known[0] != key:
             if is_changed:
                 asked = replace(asked, least_nodes=int(nodes.partition("-")[0]))
-            known = self._known[row.key] = (key, self._described(row, asked, nodes, known))
-        return known[1] if isinstance(known[1], Description) else None
+            known = self._known[row.key] = (key, self._described(row, asked, nodes))
+        return known[1]
 
-    def _described(
-        self,
-        row: QueueRow,
-        asked: Submission,
-        nodes: str,
-        before: tuple[object, Description | str] | None,
-    ) -> Description | str:
-        """Return a job's description, or why it has none; a new reason is logged."""
+    def _described(self, row: QueueRow, asked: Submission, nodes: str) -> Description | None:
+        """Return a job's description; None where it has none, and of a live job say why."""
         try:
             return describe(row, asked, nodes)
         except JobSpecError as error:
-            if before is None or before[1] != str(error):
-                log.info("job %s is enrolled, but left to Slurm: %s", row.key, error)
-            return str(error)
+            if row.is_live:
+                self.notices.say(row.key, f"is enrolled, but left to Slurm: {error}")
+            return None
 
 
 def why_left(runner: Runner, row: QueueRow, lists: Lists) -> str | None:

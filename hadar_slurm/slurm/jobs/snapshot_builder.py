@@ -40,7 +40,9 @@ from hadar_slurm.slurm.jobs.array_jobs import Fork, Forks, Task, final_phase, pa
 from hadar_slurm.slurm.jobs.choices import Choices
 from hadar_slurm.slurm.jobs.claim_checks import ClaimChecks
 from hadar_slurm.slurm.jobs.enrolment import Enrolment
+from hadar_slurm.slurm.jobs.holdings import occupied, unlisted
 from hadar_slurm.slurm.jobs.limits import Limits
+from hadar_slurm.slurm.jobs.notices import Notices
 from hadar_slurm.slurm.jobs.parameter_averages import Averages
 from hadar_slurm.slurm.jobs.reports import Reports
 from hadar_slurm.slurm.jobs.run_outcomes import (
@@ -52,8 +54,6 @@ from hadar_slurm.slurm.jobs.run_outcomes import (
 from hadar_slurm.slurm.jobs.sizes import LearnedSizes
 from hadar_slurm.slurm.jobs.throttles import Throttles
 from hadar_slurm.slurm.settings import BackendSettings
-
-log = logging.getLogger(__name__)
 
 _Report = ProgressReport | None
 
@@ -110,7 +110,7 @@ class Observation:
 class SnapshotBuilder:
     """Turns Slurm's state, which `ledger` has seen, into observations.
 
-    It remembers which descriptions it has warned of.
+    It answers before the first observation too, as for a Slurm without jobs.
     """
 
     slurm: SlurmAdapter
@@ -133,10 +133,11 @@ class SnapshotBuilder:
     enrolment: Enrolment = field(init=False)
     choices: Choices = field(init=False)
     reports: Reports = field(init=False)
-    _warned: set[JobId] = field(default_factory=set)
+    notices: Notices = field(default_factory=Notices)
     _forks: Mapping[JobId, Fork] = field(default_factory=dict)
     # Of this observation; `_copies` are the tasks of forked jobs, by array.
-    _state: SlurmState = field(init=False)
+    _state: SlurmState = field(default_factory=lambda: SlurmState({}, (), {}))
+    _unlisted: frozenset[JobId] = frozenset()
     _now: Observation = field(init=False)
     _jobs: list[Job] = field(init=False)
     # The nodes of reservations, read when first needed.
@@ -151,13 +152,18 @@ class SnapshotBuilder:
         self.checks = ClaimChecks(self.estimator)
         own = self.settings
         self.sizes = LearnedSizes(self.estimator, self.ended, own.learns_sizes)
-        self.enrolment = Enrolment(self.slurm, own.enrol, own.modes, own.enrolled_of_account)
-        self.choices = Choices(self.slurm, self.estimator, self.ledger, self.enrolment)
+        self.enrolment = Enrolment(
+            self.slurm, own.enrol, own.modes, own.enrolled_of_account, notices=self.notices
+        )
+        self.choices = Choices(
+            self.slurm, self.estimator, self.ledger, self.enrolment, notices=self.notices
+        )
         self.reports = Reports(self.settings.spool, self.estimator, self.ledger, self.now_s)
 
     def observe(self, state: SlurmState) -> Observation:
         """Return what there is to plan, and to correct."""
-        self._state = state
+        self._state, self._unlisted = state, unlisted(state)
+        self.notices.keep(state.queue)
         self.enrolment.read(state.queue.values())
         self._now = Observation(Snapshot(0.0, state.cluster, ()), Forks({}), self._way())
         self._jobs, self._copies, self._ended = [], {}, []
@@ -316,20 +322,11 @@ class SnapshotBuilder:
             self._check_steered(state.queue[key])
         queued = {job.job_id for job in jobs if job.phase is Phase.QUEUED}
         self.pins.keep(starting=starting | steered, pending=starting | queued)
-        occupied = state.in_use.copy()
-        # Free GPUs are of no use where no core is free.
-        full = {row.node.name for row in state.nodes if row.is_full}
-        for slot, count in state.cluster.capacity.items() if full else ():
-            if slot.node in full:
-                occupied[slot] = count
-        for job in jobs:
-            if job.job_id in state.gangs:
-                occupied.subtract(dict(state.gangs[job.job_id].slots))
         self._now.snapshot = Snapshot.of(
             now_s=self.now_s(),
             cluster=state.cluster,
             jobs=[*self._jobs, *forks.jobs],
-            occupied=occupied,
+            occupied=occupied(state, (job.job_id for job in jobs)),
             rules=GangRules(naming_binds=self.slurm.abilities.keeps_types),
             ended=[*self._ended, *forks.ended],
         )
@@ -370,9 +367,7 @@ class SnapshotBuilder:
         try:
             return decode(row.comment) or self._enrolled_description(row)
         except JobSpecError as error:
-            if row.key not in self._warned:
-                self._warned.add(row.key)
-                log.warning("job %s is left to Slurm: %s", row.key, error)
+            self.notices.say(row.key, f"is left to Slurm: {error}", logging.WARNING)
             return None
 
     def _enrolled_description(self, row: QueueRow) -> Description | None:
@@ -398,6 +393,9 @@ class SnapshotBuilder:
     def _job(self, row: QueueRow, description: Description, report: _Report) -> Job | None:
         """Return the job as policies see it; None where Slurm alone places it."""
         gang = self._state.gangs.get(row.key)
+        if row.key in self._unlisted:
+            self.notices.say(row.key, f"is left out: {gang} is not what Slurm lists of its nodes")
+            return None
         self.reports.measure(row, description, gang, report)
         bound = self.choices.bound_types(row)
         if len(bound) > 1:

@@ -18,8 +18,8 @@ from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.jobs import throughput_store as store
 from hadar_slurm.slurm.settings import BackendSettings
+from hadar_slurm.state import throughput_store as store
 from hadar_slurm.state.throughput_store import Profile, add_ended, forget, read_profile
 
 LIMIT_S, SHORT_S = 36_000.0, 600.0
