@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hadar_slurm.lab.study.summary import Group, PolicyRecords, groups
+from hadar_slurm.lab.study.summary import ComparableRuns, PolicyRecords, groups
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "benchmarks" / "results" / "full.md"
@@ -269,7 +269,7 @@ def _part(part: Part, work: Path, data: str) -> str:
     return "\n".join(lines)
 
 
-def _group(group: Group, part: Part, data: str) -> list[str]:
+def _group(group: ComparableRuns, part: Part, data: str) -> list[str]:
     columns = [c for name in part.columns for c in group.columns if c.name == name]
     columns += [c for c in group.columns if c.name.startswith("held_") and part.columns is FULL]
     best = {column.name: group.best(column) for column in columns}
@@ -289,7 +289,7 @@ def _group(group: Group, part: Part, data: str) -> list[str]:
     return [f"{group.title}.", "", *table(rows), ""]
 
 
-def _peers(group: Group, data: str) -> dict[str, tuple[float, float]]:
+def _peers(group: ComparableRuns, data: str) -> dict[str, tuple[float, float]]:
     path = Path(data) / "peer_results.csv"
     names = {theirs: ours for ours, theirs in PEERS.items()}
     with path.open(encoding="utf-8") as file:

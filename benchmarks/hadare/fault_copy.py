@@ -41,14 +41,14 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from hadar_slurm.runtime.averaging import state
-from hadar_slurm.runtime.averaging.modes import Mode
+from hadar_slurm.runtime.averaging.modes import TrainingMode
 from hadar_slurm.runtime.copy import Copy
 from hadar_slurm.runtime.ending import Ending, Settings
 from hadar_slurm.runtime.files import slots as slots_module
 from hadar_slurm.runtime.files.records import Contribution
 from hadar_slurm.runtime.files.slots import Slots
 from hadar_slurm.runtime.membership.surroundings import Surroundings
-from hadar_slurm.runtime.synchronous.gradients import Exchanged, Field, Gradients, Outcome
+from hadar_slurm.runtime.synchronous.gradients import Exchanged, Field, Gradients, StepOutcome
 from hadar_slurm.runtime.synchronous.links import Links
 
 BATCH_SIZE = 16
@@ -82,7 +82,7 @@ class Job:
     total_steps: int
     step_s: tuple[float, ...]
     settings: Settings = SETTINGS
-    mode: str = Mode.AVERAGED
+    mode: str = TrainingMode.AVERAGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ class Notes:
 
         def noted_finish(gradients: Gradients) -> Exchanged:
             found = finish(gradients)
-            if found.outcome is Outcome.APPLIED and (at := self._share):
+            if found.outcome is StepOutcome.APPLIED and (at := self._share):
                 made = Made(os.getpid(), at.end, at.group, at.steps + 1, self.checksum())
                 self.write("made", astuple(made))
             return found
@@ -333,7 +333,7 @@ def main() -> None:
     words.add_argument("--notes", type=Path, required=True)
     words.add_argument("--steps", type=int, required=True)
     words.add_argument("--step-seconds", required=True, help="by node, n1=0.02,n2=0.04")
-    words.add_argument("--mode", default=Mode.AVERAGED.value)
+    words.add_argument("--mode", default=TrainingMode.AVERAGED.value)
     words.add_argument("--gone-after", type=float, default=SLURM_SETTINGS.gone_after_s)
     options = words.parse_args()
     _do_without_compiler()

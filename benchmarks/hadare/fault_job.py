@@ -14,7 +14,7 @@ import fault_copy
 from fault_copy import Spoil
 from fault_record import Fault, Run, Scale
 
-from hadar_slurm.runtime.averaging.modes import Mode
+from hadar_slurm.runtime.averaging.modes import TrainingMode
 
 SCALE = Scale(slots=5, slot_s=fault_copy.SETTINGS.slot_s, most_copies=4, most_faults=3, lasts_s=4.0)
 
@@ -49,7 +49,7 @@ _SPOILS = {
 def kinds_of(mode: str) -> list[Kind]:
     """Return the kinds of faults in a mode: where copies average they have no connections."""
     connected = {Kind.KILL_EXCHANGE, Kind.CUT}
-    return [kind for kind in Kind if mode != Mode.AVERAGED or kind not in connected]
+    return [kind for kind in Kind if mode != TrainingMode.AVERAGED or kind not in connected]
 
 
 @dataclass

@@ -40,7 +40,7 @@ from fault_record import Case, Outcome, draw
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hadar_slurm.runtime.averaging.modes import Mode
+from hadar_slurm.runtime.averaging.modes import TrainingMode
 from hadar_slurm.runtime.ending import Settings
 
 _OWN_MOUNTS = "HADAR_FAULTS_APART"
@@ -113,7 +113,10 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=100, metavar="N")
     parser.add_argument(
-        "--mode", type=Mode, default=Mode.AVERAGED, help="averaged, synchronous, auto"
+        "--mode",
+        type=TrainingMode,
+        default=TrainingMode.AVERAGED,
+        help="averaged, synchronous, auto",
     )
     parser.add_argument("--run", type=int, metavar="N", help="this run alone")
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="runs at a time")

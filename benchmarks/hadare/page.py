@@ -14,7 +14,7 @@ from fault_figures import hits, summary
 from few_page import Block, finding, section
 from figures import AT_EQUAL_STEPS, AT_EQUAL_TIME, OTHERS, Record, cells, differences
 
-from hadar_slurm.runtime.averaging.modes import Mode
+from hadar_slurm.runtime.averaging.modes import TrainingMode
 
 DATE, MACHINE = "2026-11-21", "two cores, no GPU, Debian 12"
 FAULTS_DATE = "2026-11-26"
@@ -183,7 +183,9 @@ def _faults(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the section on copies that are processes."""
     if not records:
         return []
-    hows = sorted({_how(each) for each in records}, key=lambda how: (list(Mode).index(how[0]), how))
+    hows = sorted(
+        {_how(each) for each in records}, key=lambda how: (list(TrainingMode).index(how[0]), how)
+    )
     by_mode = {
         mode + f" with `delay={delay:g}`" * bool(delay): [
             each for each in records if _how(each) == (mode, delay)
@@ -223,14 +225,16 @@ def _faults(records: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _how(each: Mapping[str, Any]) -> tuple[Mode, float]:
+def _how(each: Mapping[str, Any]) -> tuple[TrainingMode, float]:
     """Return the mode and the delay of a run."""
-    return Mode(each["mode"]), float(each.get("delay") or 0.0)
+    return TrainingMode(each["mode"]), float(each.get("delay") or 0.0)
 
 
 def _slurm_faults(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the section on copies that are tasks of Slurm: averaging, and synchronous ones."""
-    averaged = [each for each in records if each.get("mode", Mode.AVERAGED) == Mode.AVERAGED]
+    averaged = [
+        each for each in records if each.get("mode", TrainingMode.AVERAGED) == TrainingMode.AVERAGED
+    ]
     others = [each for each in records if each not in averaged]
     if not averaged:
         return []

@@ -31,7 +31,7 @@ from faults import progress, start_again_apart
 from slurm_job import SCALE, SlurmRun, World, kinds_of
 
 from hadar_slurm.errors import HadarError
-from hadar_slurm.runtime.averaging.modes import Mode
+from hadar_slurm.runtime.averaging.modes import TrainingMode
 from hadar_slurm.runtime.settings import Settings
 
 
@@ -70,7 +70,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=seeds_of, default=range(100), metavar="A-B")
     parser.add_argument(
-        "--mode", type=Mode, default=Mode.AVERAGED, help=f"one of: {', '.join(Mode)}"
+        "--mode",
+        type=TrainingMode,
+        default=TrainingMode.AVERAGED,
+        help=f"one of: {', '.join(TrainingMode)}",
     )
     parser.add_argument(
         "--gone-after",
@@ -114,7 +117,7 @@ def records(path: Path | None) -> list[dict[str, Any]]:
     if path is None or not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").splitlines()
-    found = [{"mode": Mode.AVERAGED.value, **json.loads(line)} for line in lines]
+    found = [{"mode": TrainingMode.AVERAGED.value, **json.loads(line)} for line in lines]
     return sorted(found, key=lambda each: int(each["run"]))
 
 

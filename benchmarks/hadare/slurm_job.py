@@ -27,7 +27,7 @@ from hadar_slurm.devcluster.processes import wait_until
 from hadar_slurm.errors import ClusterError, SlurmError
 from hadar_slurm.handoff import user_reports
 from hadar_slurm.lab.demo.runs import Daemon, job_environment
-from hadar_slurm.runtime.averaging.modes import Mode
+from hadar_slurm.runtime.averaging.modes import TrainingMode
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.state import read_queue
 
@@ -90,7 +90,7 @@ _SPOILS = {
 def kinds_of(mode: str) -> list[Kind]:
     """Return the kinds of faults in a mode."""
     kinds = list(Kind)
-    return kinds if mode != Mode.AVERAGED else kinds[: kinds.index(Kind.KILL_EXCHANGE)]
+    return kinds if mode != TrainingMode.AVERAGED else kinds[: kinds.index(Kind.KILL_EXCHANGE)]
 
 
 class World(AbstractContextManager["World"]):

@@ -41,7 +41,7 @@ class NodeStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterStatus:
+class DevclusterStatus:
     """The nodes, and the numbers of running and pending jobs; an array task is a job."""
 
     nodes: tuple[NodeStatus, ...]
@@ -157,7 +157,7 @@ class LocalCluster:
         """Return whether slurmctld runs."""
         return any(process.program == "slurmctld" for process in self.processes())
 
-    def status(self) -> ClusterStatus:
+    def status(self) -> DevclusterStatus:
         """Return the states of the nodes and the number of jobs."""
         if not self.controller_runs():
             raise ClusterError(
@@ -171,7 +171,7 @@ class LocalCluster:
         if self.accounting:
             running = {process.program for process in self.processes()}
             accounting = "up" if running.issuperset(slurmdbd.DAEMONS) else "down"
-        return ClusterStatus(tuple(nodes), len(jobs) - pending, pending, accounting)
+        return DevclusterStatus(tuple(nodes), len(jobs) - pending, pending, accounting)
 
     def cancel_jobs(self) -> None:
         """Cancel every job and wait until their processes have ended; kill these after 7 s.

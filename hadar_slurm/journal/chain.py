@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 from hadar_slurm.errors import ConfigError
-from hadar_slurm.journal.difference import DAMAGE, State, difference, follow
+from hadar_slurm.journal.difference import DAMAGE, WrittenTables, difference, follow
 from hadar_slurm.journal.line import VERSION, VERSIONS, Line
 
 # A line shorter than this is written as it is: journals of small sites and simulations are plain.
@@ -40,7 +40,7 @@ Changed = Mapping[str, Collection[str]] | None
 class _Chain:
     """The chain of a mode as written so far; `state` is None after a plain line."""
 
-    state: State | None
+    state: WrittenTables | None
     crc: int
     whole_bytes: int
     # Lines and bytes since the whole line.
@@ -89,9 +89,9 @@ class Encoder:
         chain.crc, chain.step, chain.bytes = _crc_of(text), chain.step + 1, length
         return text
 
-    def _whole(self, line: Line) -> tuple[bytes, State | None]:
+    def _whole(self, line: Line) -> tuple[bytes, WrittenTables | None]:
         """Return a line's text as a whole, and the state after it if differences may follow."""
-        state, tree = State(), difference(State(), line)
+        state, tree = WrittenTables(), difference(WrittenTables(), line)
         text = _sealed(_head(line, 0) | tree)
         is_short = len(text) < self.plain_bytes
         plain = _sealed(_head(line) | line) if is_short else b""
@@ -104,7 +104,7 @@ class Encoder:
 class _Read:
     """The chain of a mode as read so far; `state` is None after a plain line."""
 
-    state: State | None
+    state: WrittenTables | None
     crc: int
 
 
@@ -113,7 +113,7 @@ class Decoder:
 
     def __init__(self) -> None:
         # By table, the rows of the last line that are not as in the line before of its mode
-        # (`State.changed`); None: any.
+        # (`WrittenTables.changed`); None: any.
         self.changed: Changed = None
         # None after damage.
         self._chains: dict[str, _Read | None] = {}
@@ -134,7 +134,7 @@ class Decoder:
         if version not in VERSIONS or isinstance(version, bool):
             raise ConfigError(f"journal version {version!r}, this reads {VERSION} and older")
         step, crc, mode = tree.pop("step", None), tree.pop("crc", None), str(tree.get("mode", ""))
-        chain = self._chains.get(mode) if step else _Read(State(), 0)
+        chain = self._chains.get(mode) if step else _Read(WrittenTables(), 0)
         if step and mode not in self._chains:
             return None
         # Until this line is found to be sound.

@@ -49,7 +49,7 @@ _NONE = object()
 
 
 @dataclass(slots=True)
-class State:
+class WrittenTables:
     """What the next difference is about: each table as last written, and the last renewals."""
 
     tables: dict[str, Table] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class State:
     changed: dict[str, list[str]] = field(default_factory=dict)
 
 
-def difference(state: State, line: Line) -> Line:
+def difference(state: WrittenTables, line: Line) -> Line:
     """Return what `follow` needs to return a line after `state`."""
     tree = {name: value for name, value in line.items() if name not in TABLES}
     tree["actions"], renewed = _split(state.renewals, line["actions"])
@@ -85,7 +85,7 @@ def difference(state: State, line: Line) -> Line:
     return {**tree, "changes": changes} if changes else tree
 
 
-def follow(state: State, tree: Line, *, keeps: bool = True) -> Line:
+def follow(state: WrittenTables, tree: Line, *, keeps: bool = True) -> Line:
     """Return the line that a difference stands for, and let `state` be the one after it.
 
     Rows that have not changed are the same objects as in the line before. Without `keeps` nothing
@@ -208,8 +208,8 @@ def _new_rows(fresh: Table) -> Line:
     return {"new": own, "alike": [[fresh[names[0]], names] for names in groups]}
 
 
-def _apply(state: State, name: str, change: Line, *, keeps: bool) -> list[str]:
-    """Change a table; return its rows for `State.changed`.
+def _apply(state: WrittenTables, name: str, change: Line, *, keeps: bool) -> list[str]:
+    """Change a table; return its rows for `WrittenTables.changed`.
 
     Other rows are hardly looked at: there may be many thousands.
     """
@@ -290,7 +290,7 @@ def _with_value(
 
 
 def _named(
-    state: State, name: str, table: Table, lists: Iterable[Iterable[Any]]
+    state: WrittenTables, name: str, table: Table, lists: Iterable[Iterable[Any]]
 ) -> list[list[str]]:
     """Return the names in lists that `_Order.rows` has returned."""
     found: list[list[str]] = []

@@ -14,7 +14,7 @@ from typing import Any
 
 from hadar_slurm.errors import UsageError
 from hadar_slurm.lab.study.compare import FORKING, Cell, Record
-from hadar_slurm.lab.study.scenarios import Choices
+from hadar_slurm.lab.study.scenarios import Overrides
 from hadar_slurm.lab.study.summary import GROUP_LABELS, HOUR_S, Note
 from hadar_slurm.lab.traces.adopters import as_submitted, users_drawn
 from hadar_slurm.policies.registry import DEFAULT_POLICY
@@ -35,8 +35,8 @@ _WORDS = (
 
 
 def with_adoption(
-    choices: Choices, shares: tuple[float, ...], rules: Sequence[str], *, is_scenario: bool
-) -> Choices:
+    choices: Overrides, shares: tuple[float, ...], rules: Sequence[str], *, is_scenario: bool
+) -> Overrides:
     """Return the choices with the shares of users, in per cent, who adopt a policy."""
     policies = choices.policies or (DEFAULT_POLICY,)
     for share in shares:
@@ -51,7 +51,7 @@ def with_adoption(
     return replace(choices, policies=policies, adoption=shares)
 
 
-def adoption_cells(each: Cell, choices: Choices) -> Iterator[Cell]:
+def adoption_cells(each: Cell, choices: Overrides) -> Iterator[Cell]:
     """Yield the runs of one workload without adopters, and with each share under each policy."""
     jobs = each.workload
     users = {spec.user for spec in jobs.specs} - {""}

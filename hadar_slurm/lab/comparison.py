@@ -50,7 +50,7 @@ from hadar_slurm.lab.study.experiment import (
     forked,
 )
 from hadar_slurm.lab.study.report import Comparison
-from hadar_slurm.lab.study.scenarios import SCENARIOS, Choices, Scenario
+from hadar_slurm.lab.study.scenarios import SCENARIOS, Overrides, Scenario
 from hadar_slurm.lab.study.summary import groups, load_series
 from hadar_slurm.lab.traces.adopters import as_movable
 from hadar_slurm.lab.traces.limits import parse_limits
@@ -65,7 +65,7 @@ _GAVEL = "gavel"
 
 def choices_by(
     policy: str | None, seed: str | None, load: str | None, first: int | None
-) -> Choices:
+) -> Overrides:
     """Return the choices that override those of a scenario."""
     policies = POLICY_NAMES if policy == "all" else None
     if policy is not None and policies is None:
@@ -78,7 +78,7 @@ def choices_by(
         if value < 1:
             raise UsageError(f"--load {value:g}: expected 1 per cent or more")
     first = at_least_one("--first", first)
-    return Choices(policies, tuple(map(int, seeds)) or None, loads or None, first)
+    return Overrides(policies, tuple(map(int, seeds)) or None, loads or None, first)
 
 
 def _numbers(option: str, text: str | None) -> tuple[float, ...]:
@@ -103,7 +103,7 @@ def scenario_by(name: str | None, traces: Sequence[str]) -> Scenario | None:
 def cells_of(
     scenario: Scenario | None,
     traces: Sequence[str],
-    choices: Choices,
+    choices: Overrides,
     console: Console,
     *,
     cluster: str,
@@ -191,7 +191,7 @@ def _shares(option: str, text: str | None) -> tuple[float, ...]:
     return shares
 
 
-def with_sizes(choices: Choices, sizes: str, limits: str, history: str) -> Choices:
+def with_sizes(choices: Overrides, sizes: str, limits: str, history: str) -> Overrides:
     """Return the choices with the sources of sizes, limits of jobs without any, and a history."""
     chosen, drawn = choices_of("--sizes", sizes, SIZES), parse_limits(limits)
     if drawn and set(chosen) <= {ORACLE}:
@@ -206,7 +206,7 @@ def _say(console: Console, text: str) -> None:
 
 
 def _drawn(
-    traces: Sequence[str], reading: TraceOptions, choices: Choices, say: Callable[[str], None]
+    traces: Sequence[str], reading: TraceOptions, choices: Overrides, say: Callable[[str], None]
 ) -> Iterator[StudyWorkload]:
     """Yield the jobs of every trace and seed; print the reader's notes."""
     is_drawn = choices.limits or choices.adoption or any(map(is_generated, traces))
@@ -232,7 +232,7 @@ def _drawn(
 
 
 def _workloads(
-    drawn: Sequence[StudyWorkload], nodes: Cluster, choices: Choices, restarts: str
+    drawn: Sequence[StudyWorkload], nodes: Cluster, choices: Overrides, restarts: str
 ) -> Iterator[StudyWorkload]:
     """Yield the jobs once for each restart cost of a list, each load and each movable share."""
     for jobs, restart in product(drawn, dict.fromkeys(map(str.strip, restarts.split(",")))):

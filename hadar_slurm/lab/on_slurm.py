@@ -10,8 +10,8 @@ import typer
 
 from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import UsageError
-from hadar_slurm.lab.study.running.arrays import Arrays, Request
-from hadar_slurm.lab.study.running.cells import Way
+from hadar_slurm.lab.study.running.arrays import Arrays, RunRequest
+from hadar_slurm.lab.study.running.cells import CellRunner
 from hadar_slurm.lab.study.running.processes import Processes
 
 OnSlurmOption = Annotated[
@@ -44,7 +44,7 @@ def way_to_run(
     time_limit: str,
     memory: str,
     options: str,
-) -> Way:
+) -> CellRunner:
     """Return how to run the cells; raises UsageError for a wrong option."""
     if not on_slurm:
         if partition or options:
@@ -56,7 +56,7 @@ def way_to_run(
         raise UsageError(f"--slurm-time {time_limit!r}: expected a time limit such as 4:00:00")
     if not _MEMORY.fullmatch(memory):
         raise UsageError(f"--slurm-memory {memory!r}: expected a size such as 4G")
-    return Arrays(Request(partition, limit_s, memory, at_once, _options(options)))
+    return Arrays(RunRequest(partition, limit_s, memory, at_once, _options(options)))
 
 
 def _options(text: str) -> dict[str, str]:

@@ -34,13 +34,13 @@ from torch.utils.data import DataLoader
 from hadar_slurm.runtime import samples
 from hadar_slurm.runtime.averaging import state
 from hadar_slurm.runtime.averaging.costs import Costs
-from hadar_slurm.runtime.averaging.modes import Mode
+from hadar_slurm.runtime.averaging.modes import TrainingMode
 from hadar_slurm.runtime.intervals.evaluations import Evaluate, Evaluation
 from hadar_slurm.runtime.intervals.following import follow
 from hadar_slurm.runtime.intervals.leading import Leading
 from hadar_slurm.runtime.intervals.learner import Learner
 from hadar_slurm.runtime.intervals.member import Member
-from hadar_slurm.runtime.intervals.requests import Requests
+from hadar_slurm.runtime.intervals.requests import CopySignals
 from hadar_slurm.runtime.intervals.sharing import Sharing
 from hadar_slurm.runtime.loading.epochs import Epochs
 from hadar_slurm.runtime.membership.joblog import job_log
@@ -89,9 +89,9 @@ class Copy(AbstractContextManager["Copy"]):
         settings = settings or Settings()
         by_copies = settings.rate_by_copies
         self.learner = Learner(inner, optimiser, tuple(extra), lr, seed, where, Costs(), by_copies)
-        known = Mode(mode or where.mode or Mode.AUTO)
+        known = TrainingMode(mode or where.mode or TrainingMode.AUTO)
         self.member = Member(where, self.learner, total_steps, known, settings)
-        self.requests = Requests(self.member)
+        self.requests = CopySignals(self.member)
         self.leading = Leading(self.member, self.requests)
         self.sharing, self.shuffled = Sharing(self.member), Shuffled(seed)
         self._epochs: Epochs | None = None

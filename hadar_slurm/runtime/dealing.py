@@ -9,7 +9,7 @@ from math import ceil
 from pathlib import Path
 
 from hadar_slurm import handoff
-from hadar_slurm.runtime.averaging.modes import Kind
+from hadar_slurm.runtime.averaging.modes import IntervalKind
 from hadar_slurm.runtime.files.ranges import Ranges, deal
 from hadar_slurm.runtime.files.records import SlotEnd
 from hadar_slurm.runtime.settings import Settings
@@ -34,7 +34,9 @@ class Dealer:
     settings: Settings
     assignment: Path | None
     # How these copies train the interval after an end.
-    kind: Callable[[SlotEnd, Collection[int]], Kind] = lambda end, here: Kind.AVERAGED
+    kind: Callable[[SlotEnd, Collection[int]], IntervalKind] = lambda end, here: (
+        IntervalKind.AVERAGED
+    )
     # Whether copies may train the interval after the next synchronously, for which they need
     # equal states of the optimiser.
     needs_state: Callable[[SlotEnd], bool] = lambda end: False
@@ -63,12 +65,12 @@ class Dealer:
         if end.is_complete or not here:
             return replace(end, ahead={}, together=False)
         assignment = self._assignment()
-        kind = Kind.AVERAGED if is_averaged else self.kind(end, here)
+        kind = IntervalKind.AVERAGED if is_averaged else self.kind(end, here)
         # After an interval that counted nothing all take the state of an earlier end.
         is_alike = (end.with_state and end.has_state) or bool(end.spoilt)
-        if kind is Kind.SYNCHRONOUS and not is_alike:
-            kind = Kind.WATCHED  # after it all copies have one state of the optimiser
-        together = kind is Kind.SYNCHRONOUS
+        if kind is IntervalKind.SYNCHRONOUS and not is_alike:
+            kind = IntervalKind.WATCHED  # after it all copies have one state of the optimiser
+        together = kind is IntervalKind.SYNCHRONOUS
         shortest_s = self.settings.shortest_s(is_together=together)
         if together:
             worth_s = cost_s / self.settings.cost_part
@@ -88,13 +90,13 @@ class Dealer:
             length_s = self._length_s(shortest_s, max(worth_s, step_s), end.length_s)
             # At first a step each, to see how fast they are.
             budget = max(len(weights), sum(weights.values()) * length_s * is_measured)
-        if kind is Kind.WATCHED:
+        if kind is IntervalKind.WATCHED:
             weights, budget = dict.fromkeys(weights, 1.0), len(weights)
         quotas = handoff.shares(min(round(budget), len(end.todo)), weights)
         dealt = deal(end.todo, quotas, end.ahead)
         fastest_first = sorted(dealt, key=lambda copy: (-len(dealt[copy]), copy))
         with_state = (
-            kind is Kind.WATCHED
+            kind is IntervalKind.WATCHED
             or (not is_averaged and self.needs_state(end))
             or self._is_with_state(end.slot + 1, cost_s, with_state_s, length_s)
         )

@@ -6,8 +6,8 @@ import logging
 import shlex
 
 from hadar_slurm.runtime.files.identity import REMEDY, Identity, OtherTrainingError
-from hadar_slurm.runtime.membership.choosing import Choice, choose, is_over
-from hadar_slurm.runtime.membership.claim import Claim, ClaimedRun
+from hadar_slurm.runtime.membership.choosing import ChosenTraining, choose, is_over
+from hadar_slurm.runtime.membership.claim import ClaimedRun, Membership
 from hadar_slurm.runtime.membership.lost import check_parent
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.settings import Settings
@@ -15,7 +15,7 @@ from hadar_slurm.runtime.settings import Settings
 log = logging.getLogger(__name__)
 
 
-def join(where: Surroundings, what: Identity, settings: Settings) -> tuple[Claim, int]:
+def join(where: Surroundings, what: Identity, settings: Settings) -> tuple[Membership, int]:
     """Become a copy of the training `what`; return its claim and the number of its directory.
 
     Raises HeldError where another process is that copy, LostTrainingError where the file system is
@@ -24,10 +24,14 @@ def join(where: Surroundings, what: Identity, settings: Settings) -> tuple[Claim
     check_parent(where)
     mine = ClaimedRun.of(where, what.command, what.number)
     while True:
-        choice = Choice(where.directory) if where.is_named else choose(where.directory, mine)
+        choice = (
+            ChosenTraining(where.directory) if where.is_named else choose(where.directory, mine)
+        )
         is_new = not choice.directory.exists()
         choice.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        claim = Claim(choice.directory, where.copy, mine, settings.gone_after_s, settings.poll_s)
+        claim = Membership(
+            choice.directory, where.copy, mine, settings.gone_after_s, settings.poll_s
+        )
         before = claim.take()
         # Another process may have ended its training while this one waited for it.
         if where.is_named or is_over(choice.directory, before) == choice.is_over:
@@ -43,7 +47,7 @@ def join(where: Surroundings, what: Identity, settings: Settings) -> tuple[Claim
     return claim, len(choice.passed) + 1
 
 
-def check_run(claim: Claim) -> None:
+def check_run(claim: Membership) -> None:
     """Raise OtherTrainingError where the copy was last run by another command line.
 
     A later run of the same Slurm job may have another: its script may start it otherwise.

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Reports:
+class CopyReports:
     """The reports of one copy; `steps_per_s` is the speed measured last, 0: none yet."""
 
     where: Surroundings

@@ -18,7 +18,7 @@ from hadar_slurm.sim.backend import SimBackend
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class UserClaim:
     """What a job's user says of it."""
 
     total_steps: int
@@ -38,7 +38,7 @@ class ClaimsBackend:
     """
 
     world: SimBackend
-    claims: Mapping[JobId, Claim]
+    claims: Mapping[JobId, UserClaim]
     is_bounded: bool = True
     _measured: dict[JobId, dict[Place, float]] = field(default_factory=dict)
     _credits: Credits = field(default_factory=Credits)
@@ -104,7 +104,7 @@ class ClaimsBackend:
             lasted = spec.total_steps * max(offs)
             self._credits.learn(spec.user, claim.total_steps, lasted, now_s, speeds_off=speeds_off)
 
-    def _steps(self, job: Job, claim: Claim, seen: Throughputs) -> int:
+    def _steps(self, job: Job, claim: UserClaim, seen: Throughputs) -> int:
         spec = job.spec
         fastest = self._spec(spec, claim, claim.total_steps, seen).throughputs.best(
             self.world.cluster.gpus_by_type, spec.num_gpus
@@ -114,7 +114,7 @@ class ClaimsBackend:
         # A requeued job has its whole limit again.
         return believed_steps(claim.total_steps, done, limit_s, fastest, times=times)[0]
 
-    def _spec(self, spec: JobSpec, claim: Claim, steps: int, seen: Throughputs) -> JobSpec:
+    def _spec(self, spec: JobSpec, claim: UserClaim, steps: int, seen: Throughputs) -> JobSpec:
         """Return the spec as claimed; the same object while nothing has changed."""
         most_off = self._credits.of(spec.user).most_off(self.world.now_s)
         key = (spec.job_id, steps, seen, most_off)

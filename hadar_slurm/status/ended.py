@@ -11,7 +11,7 @@ from hadar_slurm.status.job_record import JobRecord
 
 
 @dataclass(frozen=True, slots=True)
-class EndedJob:
+class JobEnd:
     """How and when a job has ended; times in seconds."""
 
     job: JobId
@@ -29,16 +29,16 @@ class EndedJob:
     seen_round: int | None = None
 
 
-def ended_by_slurm(job: str, record: JobRecord) -> EndedJob:
+def ended_by_slurm(job: str, record: JobRecord) -> JobEnd:
     """Return how a job has ended according to Slurm's record."""
     phase = str(final_phase(record.state))
     source = "accounting" if record.by_accounting else "slurm"
-    return EndedJob(JobId(job), phase, source, record.state, record.exit_code, record.ended_s)
+    return JobEnd(JobId(job), phase, source, record.state, record.exit_code, record.ended_s)
 
 
-def ended_by_journal(job: str, line: Line) -> EndedJob:
+def ended_by_journal(job: str, line: Line) -> JobEnd:
     """Return how a job has ended according to the newest line that names it."""
     end = line.get("ended", {}).get(job)
     seen_s, number = float(line["time_s"]), int(line["round"])
     phase, ended_s = (str(end["phase"]), float(end["end_s"])) if end else ("", 0.0)
-    return EndedJob(JobId(job), phase, "journal", ended_s=ended_s, seen_s=seen_s, seen_round=number)
+    return JobEnd(JobId(job), phase, "journal", ended_s=ended_s, seen_s=seen_s, seen_round=number)

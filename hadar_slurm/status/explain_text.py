@@ -8,7 +8,7 @@ from datetime import datetime
 from rich.console import Console
 
 from hadar_slurm.journal import gang_from_tree
-from hadar_slurm.status.ended import EndedJob
+from hadar_slurm.status.ended import JobEnd
 from hadar_slurm.status.explain import NAMED, Expected, Explanation
 from hadar_slurm.status.health import Standing
 from hadar_slurm.status.jobs import Forked
@@ -19,7 +19,7 @@ from hadar_slurm.status.words import averages_words, day, round_words, span, tab
 def print_known(
     console: Console,
     slurm: str | None,
-    ended: EndedJob | None,
+    ended: JobEnd | None,
     life: Mapping[str, object] | None,
     standing: Standing,
     now_s: float,
@@ -34,7 +34,7 @@ def print_known(
             console.print(text, markup=False)
 
 
-def _print_ended(console: Console, ended: EndedJob, now_s: float) -> None:
+def _print_ended(console: Console, ended: JobEnd, now_s: float) -> None:
     if ended.phase:
         exit_code = f", exit code {ended.exit_code}" if ended.exit_code else ""
         text = f": {ended.phase}" + (f" ({ended.state}{exit_code})" if ended.state else "")

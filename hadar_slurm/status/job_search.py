@@ -16,7 +16,7 @@ from hadar_slurm.journal import Line
 from hadar_slurm.slurm.client.parse import HOLDING_STATES
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.jobs.enrolment import why_left
-from hadar_slurm.status.ended import EndedJob, ended_by_journal, ended_by_slurm
+from hadar_slurm.status.ended import JobEnd, ended_by_journal, ended_by_slurm
 from hadar_slurm.status.explain import NAMED
 from hadar_slurm.status.job_record import JobRecord, record_of
 from hadar_slurm.status.journal_search import newest_with
@@ -102,7 +102,7 @@ class JobSearch:
     # The newest line with the job, if any.
     line: Line | None
     # How it has ended, if it has.
-    ended: EndedJob | None
+    ended: JobEnd | None
     slurm: SlurmRecord
 
     @property
@@ -168,7 +168,7 @@ def search(config: Config, path: Path, job: str, *, asks_slurm: bool) -> JobSear
 
 def _search_older(
     path: Path, lines: Sequence[Line], names: tuple[str, ...], slurm: SlurmRecord
-) -> tuple[str, Line | None, EndedJob | None]:
+) -> tuple[str, Line | None, JobEnd | None]:
     """Return the newest line that names a job, and how the job ended if it has.
 
     A job that the newest round lacks has ended, unless Slurm still has it or that round observed

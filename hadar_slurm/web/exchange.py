@@ -37,7 +37,7 @@ class Response(NamedTuple):
     status: HTTPStatus = HTTPStatus.OK
 
 
-class Exchange(BaseHTTPRequestHandler):
+class RequestReader(BaseHTTPRequestHandler):
     """The standard library's reader of requests, on bytes instead of a socket.
 
     `is_for_us` accepts a Host header, `answer` makes the answer to a GET by target and Accept.

@@ -29,7 +29,7 @@ from hadar_slurm.web.counts import (
     one_of,
 )
 from hadar_slurm.web.follower import Follower
-from hadar_slurm.web.history import History, Now
+from hadar_slurm.web.history import JournalView, Now
 from hadar_slurm.web.lines import partition_of
 from hadar_slurm.web.pulse import Pulse
 from hadar_slurm.web.ratios import throughput_ratios
@@ -91,7 +91,7 @@ def _life(pulse: Pulse, now_s: float) -> Iterator[Metric]:
     yield _gauge("problem", "1 for each current problem of hadard.", current, "kind")
 
 
-def _ages(history: History, now_s: float) -> Iterator[Metric]:
+def _ages(history: JournalView, now_s: float) -> Iterator[Metric]:
     now = history.now
     if history.is_empty or not history.is_epoch:
         return
@@ -104,7 +104,7 @@ def _ages(history: History, now_s: float) -> Iterator[Metric]:
         yield _gauge("snapshot_age_seconds", "Age of the last complete snapshot.", age_s)
 
 
-def _state(history: History, now: Now) -> Iterator[Metric]:
+def _state(history: JournalView, now: Now) -> Iterator[Metric]:
     # All partitions seen, so that every series ends at 0.
     partitions, states = sorted(history.partitions) or [""], (*PHASES, OTHER)
     found = Counter((partition_of(job), one_of(job["phase"], PHASES)) for job in now.jobs.values())
@@ -130,7 +130,7 @@ def _state(history: History, now: Now) -> Iterator[Metric]:
     yield _gauge("gpu_effective_throughput_ratio", words, ratios, "gpu_type")
 
 
-def _claims(history: History, now_s: float) -> Iterator[Metric]:
+def _claims(history: JournalView, now_s: float) -> Iterator[Metric]:
     """Yield what of users' claims is corrected now."""
     less = history.claims.believed_less(now_s if history.is_epoch else history.now.time_s)
     factors = [
@@ -149,7 +149,7 @@ def _claims(history: History, now_s: float) -> Iterator[Metric]:
     yield _gauge("claim_factor", words, values, "user", "of")
 
 
-def _of_hadard(history: History, counts: Counts) -> Iterator[Metric]:
+def _of_hadard(history: JournalView, counts: Counts) -> Iterator[Metric]:
     """Yield the metrics that simulations and older journals lack."""
     if held := [row.held for row in history.rounds if row.held is not None]:
         yield _gauge("held_jobs", "Jobs that hadard holds.", held[-1])

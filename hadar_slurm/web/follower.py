@@ -8,7 +8,7 @@ from pathlib import Path
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.journal import Decoder
 from hadar_slurm.web.counts import Counts
-from hadar_slurm.web.history import History
+from hadar_slurm.web.history import JournalView
 from hadar_slurm.web.lines import DAMAGE
 from hadar_slurm.web.tail import MAX_BYTES, Tail
 
@@ -23,7 +23,7 @@ class Follower:
     def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, every_s: float = 2.0) -> None:
         self.path = path
         self.lock = threading.Lock()
-        self.history = History()
+        self.history = JournalView()
         self.counts = Counts()
         self._tail = Tail(path, max_bytes=max_bytes)
         self._decoder = Decoder()

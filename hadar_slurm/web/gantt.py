@@ -52,7 +52,7 @@ class Window:
         return segment.end_s > self.from_s and segment.start_s < self.to_s
 
 
-class Row(NamedTuple):
+class GanttRow(NamedTuple):
     """GPUs of one type on one node: drawn from `top`, `height` pixels each."""
 
     node: str
@@ -71,7 +71,7 @@ class Row(NamedTuple):
 class _Bar(NamedTuple):
     """A job on neighbouring GPUs of a row."""
 
-    row: Row
+    row: GanttRow
     top: int
     num_gpus: int
     segment: Segment
@@ -120,23 +120,25 @@ def gantt(
     }
 
 
-def _rows(nodes: Mapping[str, Line]) -> tuple[list[Row], int]:
+def _rows(nodes: Mapping[str, Line]) -> tuple[list[GanttRow], int]:
     """Return the rows, types together, and the height of all with the axis."""
     gpu_types = gpu_types_of(nodes)
     total = sum(gpu_types.values())
     height = next((height for most, height in _HEIGHTS if total <= most), _HEIGHTS[-1][1])
-    rows: list[Row] = []
+    rows: list[GanttRow] = []
     top = 0
     for gpu_type in gpu_types:
         top += _HEAD
         for node in sorted(nodes, key=natural_key):
             if number := int(nodes[node]["gpus"].get(gpu_type, 0)):
-                rows.append(Row(node, gpu_type, number, bool(nodes[node]["open"]), top, height))
+                rows.append(
+                    GanttRow(node, gpu_type, number, bool(nodes[node]["open"]), top, height)
+                )
                 top += number * height + _GAP
     return rows, top + _AXIS
 
 
-def _bars(rows: Sequence[Row], segments: Iterable[Segment]) -> list[_Bar]:
+def _bars(rows: Sequence[GanttRow], segments: Iterable[Segment]) -> list[_Bar]:
     """Return each segment's bars, one per run of adjacent GPUs."""
     by_slot = {(row.node, row.gpu_type): row for row in rows}
     free_from = {slot: [float("-inf")] * row.num_gpus for slot, row in by_slot.items()}
@@ -203,7 +205,7 @@ def _drawn(
 
 
 def _cells(
-    rows: Sequence[Row], bars: Sequence[_Bar], window: Window, num_bins: int
+    rows: Sequence[GanttRow], bars: Sequence[_Bar], window: Window, num_bins: int
 ) -> dict[str, str]:
     """Return all bars as one path per colour, on a grid of equal time spans."""
     tops = (row.top + index * row.height for row in rows for index in range(row.num_gpus))

@@ -123,7 +123,7 @@ class _Book(Segments):
                 yield Segment(job_id, gang, start_s, max(start_s, until_s), copy)
 
 
-class History:
+class JournalView:
     """Collects lines and gives the present and past state; `strange` counts lines left out."""
 
     def __init__(self, *, max_bars: int = MAX_BARS) -> None:

@@ -22,7 +22,7 @@ from hadar_slurm.status.jobs import PINNED, Forked, state_of
 from hadar_slurm.status.use import GROUPS, Labels, Use, number_of, use_by
 from hadar_slurm.web import words
 from hadar_slurm.web.gantt import MAX_GPUS, Window, gantt, gpu_types_of
-from hadar_slurm.web.history import OTHERS, History, Now
+from hadar_slurm.web.history import OTHERS, JournalView, Now
 from hadar_slurm.web.view import HOURS, PageRequest
 
 # Rows of a table on the first page, on one of the pages with all, and of the picture in words.
@@ -180,7 +180,7 @@ def _filled(name: str, view: PageRequest, **values: object) -> str:
     )
 
 
-def _jobs(history: History, places: Places) -> tuple[list[str], list[str]]:
+def _jobs(history: JournalView, places: Places) -> tuple[list[str], list[str]]:
     """Return the waiting jobs, and those with GPUs, each in order of submission."""
     jobs = history.now.jobs
     order = sorted(jobs, key=lambda job: (number_of(jobs[job]["submitted_s"]), natural_key(job)))
@@ -189,7 +189,7 @@ def _jobs(history: History, places: Places) -> tuple[list[str], list[str]]:
     return [job for job in order if job not in has_gpus], runs
 
 
-def _grouped(history: History, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
+def _grouped(history: JournalView, job_ids: Iterable[str]) -> list[tuple[str, ...]]:
     """Return the jobs of each row: tasks of an array that differ in their places alone are one."""
     jobs = history.now.jobs
 
@@ -243,7 +243,7 @@ def _why(now: Now, job_id: str) -> str:
     return now.waiting.get(job_id, chosen)
 
 
-def _group(history: History, group: str, job_id: str) -> str:
+def _group(history: JournalView, group: str, job_id: str) -> str:
     return words.clean(GROUPS[group](job_id, Labels.of(history.now.jobs[job_id])))
 
 

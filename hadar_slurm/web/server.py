@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from hadar_slurm.errors import UsageError
 from hadar_slurm.web.connections import ConnectionLimits, Connections
-from hadar_slurm.web.exchange import Exchange, Response
+from hadar_slurm.web.exchange import RequestReader, Response
 from hadar_slurm.web.exposition import exposition
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.page import TEMPLATES, claims, listing, overview, usage
@@ -99,11 +99,11 @@ class Server:
 
     def respond(self, head: bytes) -> bytes:
         """Return the whole answer to a request."""
-        return Exchange(self.is_for_us, self.answer, head).respond()
+        return RequestReader(self.is_for_us, self.answer, head).respond()
 
     def refuse(self, status: HTTPStatus, words: str) -> bytes:
         """Return the answer to a request that is not parsed."""
-        return Exchange(self.is_for_us, self.answer).refuse(status, words)
+        return RequestReader(self.is_for_us, self.answer).refuse(status, words)
 
     def is_for_us(self, host: str) -> bool:
         """Return whether a Host header names this server.

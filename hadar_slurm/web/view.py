@@ -10,7 +10,7 @@ from hadar_slurm.status.health import is_late
 from hadar_slurm.status.use import GROUPS
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.gantt import Window
-from hadar_slurm.web.history import History
+from hadar_slurm.web.history import JournalView
 from hadar_slurm.web.pulse import Pulse
 from hadar_slurm.web.words import Clock
 
@@ -31,7 +31,7 @@ class PageRequest:
     pulse: Pulse | None = None
 
     @property
-    def history(self) -> History:
+    def history(self) -> JournalView:
         """Return the journal's history."""
         return self.follower.history
 

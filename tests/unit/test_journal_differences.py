@@ -28,7 +28,7 @@ from hadar_slurm.journal import (
     tail_begin,
 )
 from hadar_slurm.journal.chain import Encoder
-from hadar_slurm.journal.difference import State, difference, follow
+from hadar_slurm.journal.difference import WrittenTables, difference, follow
 from hadar_slurm.status.journal_search import newest_with
 from hadar_slurm.web.follower import Follower
 
@@ -115,14 +115,16 @@ def decoded(texts: list[bytes]) -> list[Line | None]:
 @given(st.lists(lines(), max_size=8))
 def test_differences_give_the_lines_again(written: list[Line]) -> None:
     """Each line equals the one made of its difference, and lines made before stay as they were."""
-    states: dict[str, State] = {}
-    readers: dict[str, State] = {}
+    states: dict[str, WrittenTables] = {}
+    readers: dict[str, WrittenTables] = {}
     found: list[Line] = []
     for line in written:
         mode = line.get("mode", "")
-        tree = difference(states.setdefault(mode, State()), line)
+        tree = difference(states.setdefault(mode, WrittenTables()), line)
         follow(states[mode], copy.deepcopy(tree))
-        found.append(follow(readers.setdefault(mode, State()), json.loads(json.dumps(tree))))
+        found.append(
+            follow(readers.setdefault(mode, WrittenTables()), json.loads(json.dumps(tree)))
+        )
     assert found == written
 
 

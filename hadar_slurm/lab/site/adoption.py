@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.lab.site.jobs import Work
-from hadar_slurm.lab.site.play import POLL_S, Play
+from hadar_slurm.lab.site.jobs import UserJob
+from hadar_slurm.lab.site.play import POLL_S, SitePlay
 from hadar_slurm.lab.site.results import StreamPlayed
 from hadar_slurm.lab.site.users import NUM_USERS
 from hadar_slurm.lab.traces.adopters import drawn
@@ -28,7 +28,7 @@ class StreamJob:
     submit_s: float
     # Index into the site's users.
     user: int
-    work: Work
+    work: UserJob
 
 
 def draw_stream(seed: int, count: int = NUM_JOBS) -> tuple[StreamJob, ...]:
@@ -37,13 +37,15 @@ def draw_stream(seed: int, count: int = NUM_JOBS) -> tuple[StreamJob, ...]:
     at_s, jobs = 0.0, []
     for _ in range(count):
         [gang] = draw.choices(_GANGS, _GANG_WEIGHTS)
-        work = Work(round(draw.uniform(*_WORK_S), 1), num_gpus=gang, time_limit_min=5)
+        work = UserJob(round(draw.uniform(*_WORK_S), 1), num_gpus=gang, time_limit_min=5)
         jobs.append(StreamJob(at_s, draw.randrange(NUM_USERS), work))
         at_s += draw.expovariate(1 / _MEAN_GAP_S)
     return tuple(jobs)
 
 
-def play_stream(play: Play, stream: Sequence[StreamJob], percent: int, seed: int) -> StreamPlayed:
+def play_stream(
+    play: SitePlay, stream: Sequence[StreamJob], percent: int, seed: int
+) -> StreamPlayed:
     """Play a stream to its end, and return what became of it.
 
     Completion times run from the return of the submission to the first look after the job's end.

@@ -69,7 +69,7 @@ report done
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class UserJob:
     """One job of a user: GPUs, and its seconds on the fastest GPU type."""
 
     work_s: float

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import HadarError, SlurmUnavailable
-from hadar_slurm.lab.site.jobs import NUM_GPUS, Work
+from hadar_slurm.lab.site.jobs import NUM_GPUS, UserJob
 from hadar_slurm.lab.site.observation import GpuRecord, JobSeen, parse_jobs
 from hadar_slurm.lab.site.testbed import SharedSite
 from hadar_slurm.lab.site.users import SiteUser
@@ -51,7 +51,7 @@ class Played(NamedTuple):
 
 
 @dataclass
-class Play:
+class SitePlay:
     """A play on a cleared cluster; `way` None is plain Slurm without hadard.
 
     Waits run from the return of sbatch to the first look that shows the job started, so they are
@@ -118,7 +118,7 @@ class Play:
                 if file.exists():
                     shutil.copy(file, self.logs / f"{name}{file.suffix}")
 
-    def submit(self, user: SiteUser, *works: Work) -> list[JobId]:
+    def submit(self, user: SiteUser, *works: UserJob) -> list[JobId]:
         """Submit jobs that are hadard's in a play with hadard, else plain ones."""
         script = self.site.script
         words = [work.words(script, with_hadar=self.way is not None) for work in works]
@@ -131,7 +131,7 @@ class Play:
         self._note_submission(jobs)
         return jobs
 
-    def submit_plain(self, user: SiteUser, work: Work) -> JobId:
+    def submit_plain(self, user: SiteUser, work: UserJob) -> JobId:
         """Submit a job by sbatch in any play."""
         job = user.sbatch(work.words(self.site.script, with_hadar=False), self.environment)
         self._note_submission([job])

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from hadar_slurm.errors import HadarError, SlurmError
 from hadar_slurm.lab.site.adoption import LIMIT_S, draw_stream, play_stream
-from hadar_slurm.lab.site.play import Interrupted, NotReached, Play, Played
+from hadar_slurm.lab.site.play import Interrupted, NotReached, Played, SitePlay
 from hadar_slurm.lab.site.results import (
     AdoptionRow,
     ScenarioRow,
@@ -24,7 +24,7 @@ from hadar_slurm.lab.site.results import (
     adoption_row,
     scenario_row,
 )
-from hadar_slurm.lab.site.scenarios import Scenario
+from hadar_slurm.lab.site.scenarios import SiteScenario
 from hadar_slurm.lab.site.testbed import SharedSite, shared_site
 
 _NUM_SITES = 2
@@ -51,7 +51,7 @@ class SiteRun:
         """Print a line of progress."""
         self.console.print(text, highlight=False, soft_wrap=True)
 
-    def play_twins(self, scenario: Scenario, site: SharedSite) -> None:
+    def play_twins(self, scenario: SiteScenario, site: SharedSite) -> None:
         """Play a scenario plainly and with hadard, and add the results."""
         self.interval_s = site.interval_s
         for way, results in ((None, self.plain), (self.way, self.hadar)):
@@ -61,8 +61,8 @@ class SiteRun:
                 note = f" ({played.note})" if played.note else ""
                 self.say(f"{scenario.row_name(group)}, {way or 'plain'}: {wait}{note}")
 
-    def _play(self, scenario: Scenario, site: SharedSite, way: str | None) -> dict[str, Played]:
-        play = Play(site, way, scenario.name, self.stop, self.say, self.logs)
+    def _play(self, scenario: SiteScenario, site: SharedSite, way: str | None) -> dict[str, Played]:
+        play = SitePlay(site, way, scenario.name, self.stop, self.say, self.logs)
         with play.running():
             try:
                 scenario.prepare(play)
@@ -74,14 +74,14 @@ class SiteRun:
     def play_stream(self, percent: int, seed: int, site: SharedSite) -> None:
         """Play a stream with one share of jobs through hadar-sbatch, and add the result."""
         way = self.way if percent else None
-        play = Play(site, way, f"adoption-{percent}", self.stop, self.say, self.logs)
+        play = SitePlay(site, way, f"adoption-{percent}", self.stop, self.say, self.logs)
         with play.running():
             played = play_stream(play, draw_stream(seed), percent, seed)
         self.streams.setdefault(percent, {})[seed] = played
         took = played.note if played.ttd_s is None else f"TTD {played.ttd_s:.1f} s"
         self.say(f"adoption {percent} %: {took}")
 
-    def scenario_rows(self, scenarios: Sequence[Scenario]) -> list[ScenarioRow]:
+    def scenario_rows(self, scenarios: Sequence[SiteScenario]) -> list[ScenarioRow]:
         """Return the results of the scenarios, in their order."""
         return [
             scenario_row(
@@ -104,7 +104,7 @@ class SiteRun:
 
 
 def tasks(
-    run: SiteRun, scenarios: Sequence[Scenario], percents: Sequence[int], runs: int, seed: int
+    run: SiteRun, scenarios: Sequence[SiteScenario], percents: Sequence[int], runs: int, seed: int
 ) -> list[Task]:
     """Return all plays, the longest first, so that both clusters end at about the same time."""
     found: list[tuple[float, Task]] = []

@@ -29,11 +29,11 @@ from hadar_slurm.lab.study import occupancy
 from hadar_slurm.lab.study.bounds import Bounds, bounds, forking_bound_s
 from hadar_slurm.lab.study.experiment import ORACLE, ExperimentSettings, Result, run_experiment
 from hadar_slurm.lab.study.provenance import code_digest, machine, versions
-from hadar_slurm.lab.traces.limits import Limits, have_limits
+from hadar_slurm.lab.traces.limits import LimitHabits, have_limits
 from hadar_slurm.lab.traces.speeds import TypeSpeed
 from hadar_slurm.policies.policy import DEFAULT_USER_SHARES, Policy
 from hadar_slurm.policies.registry import make_policy
-from hadar_slurm.sim.claims import Claim
+from hadar_slurm.sim.claims import UserClaim
 
 # Increased when the format of a cell's file changes.
 VERSION = 1
@@ -62,7 +62,7 @@ class StudyWorkload:
     # Workloads of the same origin; "" where that is not of interest.
     family: str = ""
     # What users claim of jobs, where that is not what the jobs are.
-    claims: tuple[tuple[JobId, Claim], ...] = ()
+    claims: tuple[tuple[JobId, UserClaim], ...] = ()
     # Jobs that have ended before.
     history: tuple[JobSpec, ...] = ()
     # The speeds of GPU types that were assumed, as the trace has none.
@@ -203,7 +203,7 @@ def scale_to_load(specs: Sequence[JobSpec], cluster: Cluster, load: float) -> li
 
 
 def with_limits(
-    jobs: StudyWorkload, cluster: Cluster, limits: Limits | None, seeds: Sequence[int] | None
+    jobs: StudyWorkload, cluster: Cluster, limits: LimitHabits | None, seeds: Sequence[int] | None
 ) -> list[StudyWorkload]:
     """Return a workload with time limits drawn from its seed, or once from each of `seeds`.
 

@@ -25,7 +25,7 @@ from hadar_slurm.jobspec.estimator import shipped_gpu_types
 from hadar_slurm.metrics import Segment, Segments, num_moves
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.sim.backend import GAVEL_RULES, Failure, SimBackend
-from hadar_slurm.sim.claims import Claim, ClaimsBackend
+from hadar_slurm.sim.claims import ClaimsBackend, UserClaim
 from hadar_slurm.sim.learning import LearningBackend
 from hadar_slurm.sim.sizes import SizesBackend, learned_from
 
@@ -142,7 +142,7 @@ def run_experiment(
     policy: Policy,
     settings: ExperimentSettings | None = None,
     *,
-    claims: Mapping[JobId, Claim] | None = None,
+    claims: Mapping[JobId, UserClaim] | None = None,
     history: Sequence[JobSpec] = (),
     on_progress: Callable[[int], None] | None = None,
     on_round: Callable[[RoundRecord], None] | None = None,
@@ -189,7 +189,7 @@ def run_experiment(
 def _as_known(
     world: SimBackend,
     settings: ExperimentSettings,
-    claims: Mapping[JobId, Claim],
+    claims: Mapping[JobId, UserClaim],
     history: Sequence[JobSpec],
 ) -> Backend:
     """Return the world as policies may know it."""
@@ -204,7 +204,7 @@ def _as_known(
 
 
 def _with_speeds(
-    world: SimBackend, settings: ExperimentSettings, claims: Mapping[JobId, Claim]
+    world: SimBackend, settings: ExperimentSettings, claims: Mapping[JobId, UserClaim]
 ) -> Backend:
     if claims:
         return ClaimsBackend(world, claims, is_bounded=settings.bounds_claims)

@@ -16,7 +16,7 @@ from statistics import geometric_mean
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.lab.study.compare import Cell, ClusterWorkload, StudyWorkload, scale_to_load
 from hadar_slurm.lab.study.experiment import ORACLE, ExperimentSettings
-from hadar_slurm.lab.study.summary import Column, Group, Matrix, Note
+from hadar_slurm.lab.study.summary import Column, ComparableRuns, Matrix, Note
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.workload import GENERATORS, generate
 
@@ -90,7 +90,7 @@ def cells(
 class Row:
     """One figure on one workload."""
 
-    group: Group
+    group: ComparableRuns
     column: Column
     # By policy, the mean over the seeds, in the column's unit.
     values: Mapping[str, float]
@@ -128,7 +128,7 @@ class Ratios:
         return found if len(found) == len(compared) else []
 
 
-def all_ratios(groups: Sequence[Group]) -> list[Ratios]:
+def all_ratios(groups: Sequence[ComparableRuns]) -> list[Ratios]:
     """Return the figures in `FIGURES` that any workload has; families stay together."""
     families = list(dict.fromkeys(group.labels["family"] for group in groups))
     ordered = sorted(groups, key=lambda group: families.index(group.labels["family"]))
@@ -142,7 +142,7 @@ def all_ratios(groups: Sequence[Group]) -> list[Ratios]:
     return found
 
 
-def _row(group: Group, column: Column) -> Row:
+def _row(group: ComparableRuns, column: Column) -> Row:
     whole = [entry for entry in group.done if not entry.failed]
     means = ((entry.policy, entry.mean(column)) for entry in whole)
     values = {policy: mean for policy, mean in means if mean is not None}
@@ -151,13 +151,13 @@ def _row(group: Group, column: Column) -> Row:
     return Row(group, column, values, best if best is not None and values[best] > 0 else None)
 
 
-def _column(group: Group, name: str) -> Column | None:
+def _column(group: ComparableRuns, name: str) -> Column | None:
     """Return a column, with enough digits for ratios of short times; None if the group lacks it."""
     found = next((column for column in group.columns if column.name == name), None)
     return found and replace(found, digits=max(2, found.digits))
 
 
-def judged_policies(groups: Sequence[Group]) -> tuple[str, ...]:
+def judged_policies(groups: Sequence[ComparableRuns]) -> tuple[str, ...]:
     """Return the policies to be judged: those of `JUDGED` that ran, else all that are no peers."""
     ran = dict.fromkeys(entry.policy for group in groups for entry in group.entries)
     judged = tuple(policy for policy in ran if _base(policy) in JUDGED)
@@ -175,7 +175,7 @@ def _base(policy: str) -> str:
     return policy.partition(" (")[0]
 
 
-def notes(groups: Sequence[Group]) -> list[Note]:
+def notes(groups: Sequence[ComparableRuns]) -> list[Note]:
     """Return where each judged policy loses, worst first, and a table for each figure."""
     found, judged = all_ratios(groups), judged_policies(groups)
     if not judged or not any(row.best_peer for each in found for row in each.rows):
@@ -272,14 +272,14 @@ def _ratio_text(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f}"
 
 
-def _name(group: Group) -> str:
+def _name(group: ComparableRuns) -> str:
     """Return a workload's name in tables: family, trace and load."""
     family, trace, load = (group.labels[name] for name in ("family", "trace", "load"))
     name = str(trace) if str(family) in str(trace) else f"{family}: {trace}"
     return name if load is None else f"{name} at {load:g} %"
 
 
-def tree(groups: Sequence[Group]) -> dict[str, object]:
+def tree(groups: Sequence[ComparableRuns]) -> dict[str, object]:
     """Return the figures and ratios as JSON; times in seconds, as in the runs (docs/compare.md)."""
     found = all_ratios(groups)
     ran = dict.fromkeys(entry.policy for group in groups for entry in group.entries)
@@ -293,7 +293,7 @@ def tree(groups: Sequence[Group]) -> dict[str, object]:
     }
 
 
-def _workload_tree(group: Group, found: Sequence[Ratios]) -> dict[str, object]:
+def _workload_tree(group: ComparableRuns, found: Sequence[Ratios]) -> dict[str, object]:
     names = ("family", "trace", "load", "cluster", "jobs")
     rows = [row for each in found for row in each.rows if row.group is group]
     return {

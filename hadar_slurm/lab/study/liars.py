@@ -25,9 +25,9 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable
 from hadar_slurm.lab.study.compare import Cell, Record, StudyWorkload, scale_to_load
-from hadar_slurm.lab.study.summary import Group, Note
+from hadar_slurm.lab.study.summary import ComparableRuns, Note
 from hadar_slurm.lab.traces.cluster import parse_cluster
-from hadar_slurm.sim.claims import Claim
+from hadar_slurm.sim.claims import UserClaim
 
 CLUSTER, _GPUS_PER_NODE = "8xV100,8xP100,8xK80", 4
 LOAD, SEEDS = 160.0, (0, 1, 2)
@@ -87,8 +87,8 @@ def _limit_s(spec: JobSpec) -> float:
     return _LIMIT_OVER_SLOWEST * spec.total_steps / min(speeds)
 
 
-def _true(spec: JobSpec) -> Claim:
-    return Claim(spec.total_steps, spec.throughputs, limit_s=_limit_s(spec))
+def _true(spec: JobSpec) -> UserClaim:
+    return UserClaim(spec.total_steps, spec.throughputs, limit_s=_limit_s(spec))
 
 
 def _scaled(throughputs: Throughputs, factors: Mapping[str, float], other: float) -> Throughputs:
@@ -100,12 +100,12 @@ def _scaled(throughputs: Throughputs, factors: Mapping[str, float], other: float
     return Throughputs.of(rows)
 
 
-def _steps_times(factor: float) -> Callable[[JobSpec], Claim]:
+def _steps_times(factor: float) -> Callable[[JobSpec], UserClaim]:
     return lambda spec: replace(_true(spec), total_steps=max(1, round(factor * spec.total_steps)))
 
 
-def _speeds_times(v100: float, other: float) -> Callable[[JobSpec], Claim]:
-    def claim(spec: JobSpec) -> Claim:
+def _speeds_times(v100: float, other: float) -> Callable[[JobSpec], UserClaim]:
+    def claim(spec: JobSpec) -> UserClaim:
         found = _scaled(spec.throughputs, {"v100": v100}, other)
         return replace(_true(spec), throughputs=found)
 
@@ -114,7 +114,7 @@ def _speeds_times(v100: float, other: float) -> Callable[[JobSpec], Claim]:
 
 # What a liar claims of a job. `slightly` is the control: how far figures move by mere chance when
 # hardly anything is changed.
-LIES: Mapping[str, Callable[[JobSpec], Claim]] = {
+LIES: Mapping[str, Callable[[JobSpec], UserClaim]] = {
     CONTROL: _steps_times(0.99),
     "half": _steps_times(0.5),
     "down": _steps_times(0.01),
@@ -129,7 +129,7 @@ LIES: Mapping[str, Callable[[JobSpec], Claim]] = {
 def workload(lie: str, seed: int, table: ThroughputTable) -> StudyWorkload:
     """Return a population with one kind of lie, or `HONEST`."""
     specs = population(seed, table)
-    claims: list[tuple[JobId, Claim]] = []
+    claims: list[tuple[JobId, UserClaim]] = []
     if lie != HONEST:
         claims = [(spec.job_id, LIES[lie](spec)) for spec in specs if spec.user == liar(seed)]
     if lie == "flood":
@@ -201,7 +201,7 @@ class Effect:
         return max(self.gains), max(max(losses) for losses in self.losses.values())
 
 
-def effects(groups: Sequence[Group], policy: str) -> list[Effect]:
+def effects(groups: Sequence[ComparableRuns], policy: str) -> list[Effect]:
     """Return the effects of the lies that were played, of the seeds that were played honestly."""
     runs = {str(group.labels["trace"]): _by_seed(group, policy) for group in groups}
     honest = runs.get(HONEST, {})
@@ -222,7 +222,7 @@ def effects(groups: Sequence[Group], policy: str) -> list[Effect]:
     return found
 
 
-def _by_seed(group: Group, policy: str) -> dict[int, Record]:
+def _by_seed(group: ComparableRuns, policy: str) -> dict[int, Record]:
     records = (r for entry in group.done if entry.policy == policy for r in entry.records)
     return {int(record["seed"] or 0): record for record in records}
 
@@ -235,7 +235,7 @@ def _user_jcts(record: Record) -> dict[str, float]:
     return {user: sum(found) / len(found) for user, found in times.items()}
 
 
-def cost_of_fairness(groups: Sequence[Group]) -> dict[str, float]:
+def cost_of_fairness(groups: Sequence[ComparableRuns]) -> dict[str, float]:
     """Return by how much shares change the mean JCT and the TTD of honest users, 0.01 being 1 %."""
     honest = next((group for group in groups if group.labels["trace"] == HONEST), None)
     if honest is None:
@@ -250,7 +250,7 @@ def cost_of_fairness(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
-def notes(groups: Sequence[Group]) -> list[Note]:
+def notes(groups: Sequence[ComparableRuns]) -> list[Note]:
     """Return a table of gains and losses for each policy, and the cost of shares."""
     policies = dict.fromkeys(entry.policy for group in groups for entry in group.done)
     played = {policy: found for policy in policies if (found := effects(groups, policy))}
@@ -281,7 +281,7 @@ def _texts(effect: Effect) -> tuple[str, ...]:
     return tuple(f"{value:.2f}" for value in (effect.gain, effect.loss, *effect.largest))
 
 
-def tree(groups: Sequence[Group]) -> dict[str, object]:
+def tree(groups: Sequence[ComparableRuns]) -> dict[str, object]:
     """Return the figures as JSON: of the judged policy, and of all by lie (docs/compare.md)."""
     policies = dict.fromkeys(entry.policy for group in groups for entry in group.done)
     found = {policy: effects(groups, policy) for policy in policies}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hadar_slurm.lab.study import occupancy
-from hadar_slurm.lab.study.summary import HOUR_S, Group, Matrix, PolicyRecords, Series
+from hadar_slurm.lab.study.summary import HOUR_S, ComparableRuns, Matrix, PolicyRecords, Series
 from hadar_slurm.policies.solver import Floats
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def style(policy: str) -> Style:
     return STYLES.get(policy, _UNKNOWN)
 
 
-def jct_cdf(group: Group, slug: str) -> str:
+def jct_cdf(group: ComparableRuns, slug: str) -> str:
     """Return a plot of the share of jobs done within a time, for each policy."""
     with _figure(4.0) as figure:
         axes = figure.subplots()
@@ -108,7 +108,7 @@ def jct_cdf(group: Group, slug: str) -> str:
         return _svg(figure, slug, "Share of jobs done within a given time", said)
 
 
-def trade_off(group: Group, slug: str) -> str:
+def trade_off(group: ComparableRuns, slug: str) -> str:
     """Return a plot of TTD against mean JCT, a point per policy, with both lower bounds."""
     with _figure(4.2) as figure:
         axes = figure.subplots()
@@ -136,7 +136,7 @@ def trade_off(group: Group, slug: str) -> str:
         return _svg(figure, slug, title, f"TTD and mean JCT. {said}. {least}")
 
 
-def utilisation(group: Group, slug: str) -> str:
+def utilisation(group: ComparableRuns, slug: str) -> str:
     """Return a plot of the share of each GPU type's time that jobs held, a bar per policy."""
     rows = group.done
     shares = {

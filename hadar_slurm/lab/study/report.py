@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hadar_slurm.lab.study import plots
 from hadar_slurm.lab.study.compare import Record
-from hadar_slurm.lab.study.summary import HOUR_S, Group, Note, Series
+from hadar_slurm.lab.study.summary import HOUR_S, ComparableRuns, Note, Series
 
 # Too long for tables; only the cells' files have them.
 _NOT_IN_TABLES = (
@@ -34,7 +34,7 @@ class Comparison:
     command: str
     records: Sequence[Record]
     # Each has a table.
-    groups: Sequence[Group]
+    groups: Sequence[ComparableRuns]
     notes: Sequence[Note] = ()
     series: Sequence[Series] = ()
     # Number of groups with plots, and index of the group with Gantt charts.

@@ -27,9 +27,9 @@ from hadar_slurm.lab.study.compare import (
     with_limits,
 )
 from hadar_slurm.lab.study.experiment import ORACLE, ExperimentSettings
-from hadar_slurm.lab.study.summary import HOUR_S, Group, Note, Series, load_series
+from hadar_slurm.lab.study.summary import HOUR_S, ComparableRuns, Note, Series, load_series
 from hadar_slurm.lab.traces.cluster import parse_cluster
-from hadar_slurm.lab.traces.limits import Limits
+from hadar_slurm.lab.traces.limits import LimitHabits
 from hadar_slurm.lab.traces.workload import hadar_jobs
 
 # Figures in the abstracts.
@@ -49,7 +49,7 @@ _MIX_RESTART_S = _MIX_AGGREGATION_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class Overrides:
     """Options that override those of a scenario; None keeps the scenario's."""
 
     policies: tuple[str, ...] | None = None
@@ -58,7 +58,7 @@ class Choices:
     first: int | None = None
     # The sources of sizes, for a scenario that takes them.
     sizes: tuple[str, ...] | None = None
-    limits: Limits | None = None
+    limits: LimitHabits | None = None
     # A workload of jobs that have ended before; "" for none.
     history: str = ""
     # Shares of the users, in per cent, whose jobs are the policies'; none: all jobs are.
@@ -76,17 +76,17 @@ class Scenario:
     name: str
     title: str
     # Its runs.
-    cells: Callable[[Choices, ThroughputTable], list[Cell]]
+    cells: Callable[[Overrides, ThroughputTable], list[Cell]]
     # Discussion of the results.
-    notes: Callable[[Sequence[Group]], list[Note]]
-    series: Callable[[Sequence[Group]], list[Series]]
+    notes: Callable[[Sequence[ComparableRuns]], list[Note]]
+    series: Callable[[Sequence[ComparableRuns]], list[Series]]
     # Number of groups with plots, and index of the group with Gantt charts.
     num_plotted: int = 6
     charted: int = 0
     # Whether workloads of the user can be added, and jobs have other sizes than the true ones.
     takes_lists: bool = False
     # Further keys of the JSON.
-    tree: Callable[[Sequence[Group]], Mapping[str, object]] = lambda _: {}
+    tree: Callable[[Sequence[ComparableRuns]], Mapping[str, object]] = lambda _: {}
 
 
 def mix(k: int, rng: Random) -> list[JobSpec]:
@@ -127,7 +127,7 @@ _MIX_POLICIES = ("hadare", "hadar", "hadar-paper", "gavel-max-min")
 
 
 def _mix_cells(
-    draw: Callable[[int, Random], list[JobSpec]], choices: Choices, _table: ThroughputTable
+    draw: Callable[[int, Random], list[JobSpec]], choices: Overrides, _table: ThroughputTable
 ) -> list[Cell]:
     workload = partial(StudyWorkload, restart="10")
     workloads = [
@@ -141,7 +141,7 @@ def _mix_cells(
     return [cell(workload=each, policy=policy) for each in workloads for policy in policies]
 
 
-def _mix_table(groups: Sequence[Group]) -> Iterator[tuple[str, ...]]:
+def _mix_table(groups: Sequence[ComparableRuns]) -> Iterator[tuple[str, ...]]:
     yield (
         "mix", "CRU Gavel", "CRU HadarE", "CRU ratio", "TTD Gavel h", "TTD HadarE h", "speed-up",
         "TTD cut", "TTD / bound",
@@ -157,7 +157,7 @@ def _mix_table(groups: Sequence[Group]) -> Iterator[tuple[str, ...]]:
         )  # fmt: skip
 
 
-def _mix_notes(groups: Sequence[Group]) -> list[Note]:
+def _mix_notes(groups: Sequence[ComparableRuns]) -> list[Note]:
     crus: defaultdict[str, list[float]] = defaultdict(list)
     idle, gains, least = list[float](), dict[str, float](), list[float]()
     for group in groups:
@@ -202,7 +202,7 @@ def _mix_notes(groups: Sequence[Group]) -> list[Note]:
     return [Note("HadarE against the paper", words, tuple(_mix_table(compared)))]
 
 
-def _mix_series(groups: Sequence[Group]) -> list[Series]:
+def _mix_series(groups: Sequence[ComparableRuns]) -> list[Series]:
     done = [group for group in groups if group.done]
     points = tuple((float(str(g.labels["trace"]).removeprefix("M-")), g) for g in done)
     if len(points) < 2:
@@ -218,7 +218,7 @@ def _mix_series(groups: Sequence[Group]) -> list[Series]:
     ]
 
 
-def _mean(group: Group, policy: str, name: str) -> float:
+def _mean(group: ComparableRuns, policy: str, name: str) -> float:
     """Return a policy's mean figure, a column by name."""
     entry = next(entry for entry in group.done if entry.policy == policy)
     value = entry.mean(group.column(name))
@@ -226,7 +226,7 @@ def _mean(group: Group, policy: str, name: str) -> float:
     return value
 
 
-def _with_policies(groups: Sequence[Group], *policies: str) -> list[Group]:
+def _with_policies(groups: Sequence[ComparableRuns], *policies: str) -> list[ComparableRuns]:
     """Return the groups that have results of all of `policies`."""
     return [g for g in groups if {*policies} <= {entry.policy for entry in g.done}]
 
@@ -247,7 +247,7 @@ _PAPER_RESTART_S = 10.0
 _ANY_GAP_S = 600.0
 
 
-def _paper_cells(choices: Choices, table: ThroughputTable) -> list[Cell]:
+def _paper_cells(choices: Overrides, table: ThroughputTable) -> list[Cell]:
     cluster = parse_cluster(PAPER_CLUSTER, gpus_per_node=_PAPER_GPUS_PER_NODE)
     workloads: list[StudyWorkload] = []
     for seed in choices.seeds or (0,):
@@ -267,7 +267,7 @@ def _paper_cells(choices: Choices, table: ThroughputTable) -> list[Cell]:
     return [cell(workload=each, policy=policy) for each in workloads for policy in policies]
 
 
-def _paper_table(groups: Sequence[Group]) -> Iterator[tuple[str, ...]]:
+def _paper_table(groups: Sequence[ComparableRuns]) -> Iterator[tuple[str, ...]]:
     yield (
         "setting", "TTD Gavel / hadar-paper", "TTD Gavel / hadar", "most possible",
         "JCT Gavel / hadar-paper", "JCT Gavel / hadar", "JCT YARN / hadar", "queueing", "FTF",
@@ -286,7 +286,7 @@ def _paper_table(groups: Sequence[Group]) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _paper_notes(groups: Sequence[Group]) -> list[Note]:
+def _paper_notes(groups: Sequence[ComparableRuns]) -> list[Note]:
     compared = _with_policies(groups, "hadar", "hadar-paper", "gavel-max-min")
     if not compared:
         return [Note("Hadar", ("Run hadar, hadar-paper and gavel-max-min to compare them.",))]
@@ -326,7 +326,7 @@ def _mixes(name: str, title: str, draw: Callable[[int, Random], list[JobSpec]]) 
     return Scenario(name, title, cells, _mix_notes, _mix_series, num_plotted=0, charted=3)
 
 
-def _generality_cells(choices: Choices, table: ThroughputTable) -> list[Cell]:
+def _generality_cells(choices: Overrides, table: ThroughputTable) -> list[Cell]:
     seeds, loads, first = choices.seeds, choices.loads, choices.first
     ours = generality.generated(table, seeds=seeds, loads=loads, first=first)
     workloads = [
@@ -337,7 +337,7 @@ def _generality_cells(choices: Choices, table: ThroughputTable) -> list[Cell]:
     return generality.cells(workloads, choices.policies, choices.sizes or (ORACLE,))
 
 
-def _liars_cells(choices: Choices, table: ThroughputTable) -> list[Cell]:
+def _liars_cells(choices: Overrides, table: ThroughputTable) -> list[Cell]:
     return liars.cells(table, seeds=choices.seeds, policies=choices.policies)
 
 

@@ -170,7 +170,7 @@ class PolicyRecords:
 
 
 @dataclass(frozen=True)
-class Group:
+class ComparableRuns:
     """Comparable runs: they differ in policy and seed only."""
 
     labels: Mapping[str, object]
@@ -227,7 +227,7 @@ class Group:
         )
 
 
-def groups(records: Sequence[Record]) -> list[Group]:
+def groups(records: Sequence[Record]) -> list[ComparableRuns]:
     """Return the records in groups, in the order in which groups and policies first appear."""
     found: dict[tuple[object, ...], dict[str, tuple[list[Record], list[Record]]]] = {}
     for record in records:
@@ -235,7 +235,7 @@ def groups(records: Sequence[Record]) -> list[Group]:
         done, failed = found.setdefault(key, {}).setdefault(record["policy"], ([], []))
         (done if record["status"] == "done" else failed).append(record)
     return [
-        Group(
+        ComparableRuns(
             dict(zip(GROUP_LABELS, key, strict=True)),
             tuple(PolicyRecords(policy, *map(tuple, runs)) for policy, runs in by_policy.items()),
         )
@@ -273,13 +273,13 @@ class Series:
     heading: str
     words: str
     axis: str
-    points: tuple[tuple[float, Group], ...]
+    points: tuple[tuple[float, ComparableRuns], ...]
     columns: tuple[str, ...]
 
 
-def load_series(groups: Sequence[Group]) -> list[Series]:
+def load_series(groups: Sequence[ComparableRuns]) -> list[Series]:
     """Return a series for each set of groups that differ in load alone."""
-    found: dict[tuple[object, ...], list[Group]] = {}
+    found: dict[tuple[object, ...], list[ComparableRuns]] = {}
     for group in groups:
         if group.done and group.labels["load"] is not None:
             others = tuple(value for label, value in group.labels.items() if label != "load")

@@ -21,8 +21,8 @@ from rich.text import Text
 
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.lab.study.compare import Cell, Record
-from hadar_slurm.lab.study.running.cells import Watcher, Way, run_cells
-from hadar_slurm.lab.study.summary import Group, Note
+from hadar_slurm.lab.study.running.cells import CellRunner, Watcher, run_cells
+from hadar_slurm.lab.study.summary import ComparableRuns, Note
 
 # Width of the whole table, used for files and pipes; narrower terminals get fewer columns.
 _WIDE = 200
@@ -70,7 +70,9 @@ class _Bars(Watcher):
             self._console.print(f"{text}: {took}", highlight=False, soft_wrap=True)
 
 
-def run_with_bars(cells: Sequence[Cell], output: Path, way: Way, console: Console) -> list[Record]:
+def run_with_bars(
+    cells: Sequence[Cell], output: Path, way: CellRunner, console: Console
+) -> list[Record]:
     """Run the cells and show their progress; Ctrl-C prints how to resume and exits with 130."""
     try:
         (output / "cells").mkdir(parents=True, exist_ok=True)
@@ -99,7 +101,7 @@ def run_with_bars(cells: Sequence[Cell], output: Path, way: Way, console: Consol
     return records
 
 
-def show(found: Sequence[Group], notes: Sequence[Note]) -> None:
+def show(found: Sequence[ComparableRuns], notes: Sequence[Note]) -> None:
     """Print a table for each group, and the notes."""
     console = Console()
     if not console.is_terminal:
@@ -125,7 +127,7 @@ def show_notes(notes: Sequence[Note], console: Console) -> None:
             console.print(table)
 
 
-def _group_table(group: Group, *, has_room: bool) -> Table:
+def _group_table(group: ComparableRuns, *, has_room: bool) -> Table:
     seeds = f", mean of {group.num_seeds} seeds" if group.num_seeds > 1 else ""
     columns = [column for column in group.columns if has_room or column.name in _FEW]
     table = Table(

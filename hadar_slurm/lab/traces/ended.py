@@ -23,14 +23,14 @@ FIELDS = (
 )
 
 
-class History(NamedTuple):
+class JobHistory(NamedTuple):
     """The ended jobs, and what has to be said of the others."""
 
     jobs: list[EndedJob]
     notes: Sequence[str]
 
 
-def ended_jobs(text: str, origin: str, table: ThroughputTable, cluster: Cluster) -> History:
+def ended_jobs(text: str, origin: str, table: ThroughputTable, cluster: Cluster) -> JobHistory:
     """Return the jobs that have ended, with their service on the fastest of the cluster's types.
 
     Jobs that still run, that have no user, or that ran on none of the types are left out. Raises
@@ -58,4 +58,4 @@ def ended_jobs(text: str, origin: str, table: ThroughputTable, cluster: Cluster)
     notes = [str(part) for part in trace.skipped]
     if left_out:
         notes.append(f"{left_out} left out: still running, without a user or name, or on no GPUs")
-    return History(jobs, notes)
+    return JobHistory(jobs, notes)

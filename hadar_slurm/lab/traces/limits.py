@@ -18,7 +18,7 @@ _FORM = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)x(?:,([0-9]{1,3}(?:\.[0-9]{1,6
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LimitHabits:
     """How users choose time limits: the median of limit over duration, and who takes the longest.
 
     The duration is that on the slowest GPU type where the job runs. The ratio is log-normal, and 1
@@ -55,7 +55,7 @@ def have_limits(specs: Iterable[JobSpec]) -> bool:
     return any(spec.limit_steps < math.inf for spec in specs)
 
 
-def parse_limits(text: str, option: str = "--limits") -> Limits | None:
+def parse_limits(text: str, option: str = "--limits") -> LimitHabits | None:
     """Return the limits of `5x` or `5x,40%`; None for an empty text."""
     if not text.strip():
         return None
@@ -66,7 +66,7 @@ def parse_limits(text: str, option: str = "--limits") -> Limits | None:
             f"{option} {text!r}: expected the median of limit over duration, and the share of the "
             "jobs at the longest limit, such as 5x,40%"
         )
-    return Limits(median, share / 100.0)
+    return LimitHabits(median, share / 100.0)
 
 
 def _slowest(spec: JobSpec, gpu_types: Iterable[GpuType]) -> float:

@@ -25,14 +25,14 @@ from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.placement.allocator import Allocator
 
 
-class Release(NamedTuple):
+class FreedGpus(NamedTuple):
     """GPUs that become free in `in_s` seconds."""
 
     in_s: float
     gpus: int
 
 
-_Pool = list[Release]  # a heap
+_Pool = list[FreedGpus]  # a heap
 
 
 def non_preemptible(allocator: Allocator, job: Job) -> bool:
@@ -86,9 +86,9 @@ class Forecast:
         for (in_s, gpus), pool in taken:
             used = min(left, gpus)
             left -= used
-            heappush(pool, Release(end_s, used))
+            heappush(pool, FreedGpus(end_s, used))
             if used < gpus:
-                heappush(pool, Release(in_s, gpus - used))
+                heappush(pool, FreedGpus(in_s, gpus - used))
 
     def _begin_s(self, job: Job, gpu_type: GpuType) -> float:
         """Return when a job's GPUs would all be free, in seconds from now; inf: never."""
@@ -98,7 +98,7 @@ class Forecast:
         is_enough = sum(release.gpus for release, _ in taken) >= job.spec.num_gpus
         return taken[-1][0].in_s if is_enough else math.inf
 
-    def _take(self, job: Job, gpu_type: GpuType) -> Iterator[tuple[Release, _Pool]]:
+    def _take(self, job: Job, gpu_type: GpuType) -> Iterator[tuple[FreedGpus, _Pool]]:
         """Take releases out of their pools, the soonest first, until a job has its GPUs."""
         pools = self._pools.get((gpu_type, self._allocator.like(job)), ())
         missing = job.spec.num_gpus
@@ -121,7 +121,7 @@ def first_on_nodes(allocator: Allocator, job: Job, wait_factor: float) -> GpuTyp
     return first if first is not None and begins_s[first] <= 0 else None
 
 
-def _begin_on_nodes(slots: Iterable[Sequence[Release]], nodes: int, gpus: int) -> float:
+def _begin_on_nodes(slots: Iterable[Sequence[FreedGpus]], nodes: int, gpus: int) -> float:
     """Return when `nodes` of the slots will have `gpus` free each, in seconds; inf: never."""
     begins_s = []
     for releases in slots:
@@ -149,7 +149,7 @@ def _lasts_s(allocator: Allocator, job: Job, gpu_type: GpuType) -> float:
 
 def _releases(allocator: Allocator) -> dict[Slot, _Pool]:
     """Return when the free and placed GPUs of each slot become free."""
-    found = {slot: [Release(0.0, free)] for slot, free in allocator.free.items() if free > 0}
+    found = {slot: [FreedGpus(0.0, free)] for slot, free in allocator.free.items() if free > 0}
     jobs = allocator.snapshot.by_id
     for job_id, allocation in allocator.placed.items():
         job = jobs[job_id]
@@ -159,5 +159,5 @@ def _releases(allocator: Allocator) -> dict[Slot, _Pool]:
             left_s = min(left_s, allocator.round.left_s)
         for gang in allocation.gangs:
             for slot, count in gang.slots:
-                found.setdefault(slot, []).append(Release(left_s, count))
+                found.setdefault(slot, []).append(FreedGpus(left_s, count))
     return found

@@ -7,7 +7,8 @@ where that changes little, so that many ways can be compared in every decision:
   fullest nodes that hold it; which nodes these are is forgotten until the next round.
 * At the beginning of a round all gangs that may move are placed again, in the order of the way.
   Within a round, GPUs that become free go to the jobs that wait, as under hadard.
-* A round lasts as long as hadard's at first, later a share (`Pace.growth`) of the time played.
+* A round lasts as long as hadard's at first, later a share of the time played
+  (`Resolution.growth`).
 * A change of type, and a start after a stop, cost the job's restart time; moves between nodes of a
   type are free, and every node is open to every job that may use its type.
 
@@ -26,7 +27,7 @@ from typing import TypeAlias
 
 from hadar_slurm.core.cluster import TypeIndex
 from hadar_slurm.core.job import Shape, SizeBelief
-from hadar_slurm.policies.hadar.kinds import Kind
+from hadar_slurm.policies.hadar.kinds import JobKind
 from hadar_slurm.policies.hadar.type_sharing import share_types, worths
 from hadar_slurm.policies.hadar.ways import FIRST
 
@@ -45,7 +46,7 @@ _ROUNDING, _ROUNDING_S = 1e-9, 1e-6
 class PlayedJob:
     """A job that is played forward; times in seconds from the snapshot."""
 
-    kind: Kind
+    kind: JobKind
     # Submission: negative for jobs in the queue, positive for expected arrivals.
     submitted_s: float
     # Time left on its fastest type.
@@ -90,7 +91,7 @@ class PlayedJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Resolution:
     """How finely time is played."""
 
     # Length of a round.
@@ -246,7 +247,7 @@ class Play:
     pools: Pools
     # Sets rank, key and types of a job at a time of the play, in seconds.
     rank: Callable[[PlayedJob, float], None]
-    pace: Pace = field(default_factory=Pace)
+    pace: Resolution = field(default_factory=Resolution)
     may_mix_types: bool = True
     # The urgency with which the jobs that the order lets run share the types by regret
     # (type_sharing.py); None: each takes the first of its types with room.
@@ -400,7 +401,7 @@ class Play:
         left = sum(self._free.room)
         if not left:
             return
-        self._ends, found_none = None, set[Kind]()
+        self._ends, found_none = None, set[JobKind]()
         self.steps += 1 + len(jobs) // _LIGHT
         for job in jobs:
             kind, size = job.kind, job.kind.num_gpus

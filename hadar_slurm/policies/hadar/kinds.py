@@ -15,7 +15,7 @@ _SAME_COST = 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kind:
+class JobKind:
     """The throughputs of jobs of one kind; types by their index."""
 
     num_gpus: int
@@ -34,7 +34,7 @@ class Kind:
     shapes: tuple[Shape, ...]
 
     @classmethod
-    def of(cls, allocator: Allocator, job: Job) -> Kind:
+    def of(cls, allocator: Allocator, job: Job) -> JobKind:
         """Return the kind of a job."""
         spec, gpu_types = job.spec, allocator.gpu_types
         steps_per_s = tuple(
@@ -86,18 +86,18 @@ class Kinds:
     allocator: Allocator
     # By type, in seconds of the horizon per GPU-second; None: all GPUs are free of cost.
     prices: tuple[float, ...] | None = None
-    _found: dict[object, Kind] = field(default_factory=dict)
-    _cheapest: dict[Kind, tuple[TypeIndex, ...]] = field(default_factory=dict)
+    _found: dict[object, JobKind] = field(default_factory=dict)
+    _cheapest: dict[JobKind, tuple[TypeIndex, ...]] = field(default_factory=dict)
 
-    def of(self, job: Job) -> Kind:
+    def of(self, job: Job) -> JobKind:
         """Return the kind of a job, which need not be in the snapshot."""
         like = self.allocator.like(job)
         found = self._found.get(like)
         if found is None:
-            found = self._found[like] = Kind.of(self.allocator, job)
+            found = self._found[like] = JobKind.of(self.allocator, job)
         return found
 
-    def types(self, kind: Kind, typing: Typing) -> tuple[TypeIndex, ...]:
+    def types(self, kind: JobKind, typing: Typing) -> tuple[TypeIndex, ...]:
         """Return the types that `typing` leaves to jobs of `kind`, the fastest first."""
         if typing is not Typing.PRICED:
             return kind.by_speed

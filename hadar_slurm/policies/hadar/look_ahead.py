@@ -50,7 +50,7 @@ from operator import truediv
 from hadar_slurm.core.cluster import JobId, TypeIndex
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.policies.hadar.drawn_sizes import chances, drawn_left_s, trained_s
-from hadar_slurm.policies.hadar.forward_play import Pace, Play, PlayedJob, Pools
+from hadar_slurm.policies.hadar.forward_play import Play, PlayedJob, Pools, Resolution
 from hadar_slurm.policies.hadar.history import History
 from hadar_slurm.policies.hadar.kinds import Kinds
 from hadar_slurm.policies.hadar.makespan_lp import Horizon, Planned
@@ -91,7 +91,7 @@ _LEAST_WAYS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class WayInUse:
     """The way in use, and when and for what it was chosen."""
 
     way: Way
@@ -175,7 +175,7 @@ class View:
         jobs, expected = self.jobs[::step], self.expected[::step]
         return replace(self, jobs=jobs, expected=expected, nodes=nodes, step=self.step * step)
 
-    def play(self, way: Way, pace: Pace) -> tuple[Outlook | None, list[PlayedJob], int]:
+    def play(self, way: Way, pace: Resolution) -> tuple[Outlook | None, list[PlayedJob], int]:
         """Return a way's outlook, None if the steps did not suffice; the jobs; the steps taken."""
         decided = dict(way.decided)
         jobs = [self._played(job, way, decided.get(job.job_id)) for job in self.jobs]
@@ -294,7 +294,7 @@ class View:
 
 
 def is_due(
-    known: Choice, jobs: Sequence[Job], now_s: float, round_s: float, *, expects: bool
+    known: WayInUse, jobs: Sequence[Job], now_s: float, round_s: float, *, expects: bool
 ) -> bool:
     """Return whether the way is to be chosen again; `expects`: whether more jobs are expected."""
     age_s = now_s - known.made_s
@@ -371,7 +371,7 @@ class _Trial:
         self._view = view
         self._left = _MOST_STEPS
         growth = max(_GROWTH, _GROWTH_PER_JOB * (len(view.jobs) + len(view.expected)))
-        self._pace = Pace(round_s, growth)
+        self._pace = Resolution(round_s, growth)
         self._played: dict[Way, Sequence[PlayedJob]] = {}
         # The ways played to the end, in the order of their plays.
         self.outlooks: dict[Way, Outlook] = {}

@@ -47,9 +47,9 @@ from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.hadar.completion_forecast import Forecast, first_on_nodes, non_preemptible
 from hadar_slurm.policies.hadar.history import History
-from hadar_slurm.policies.hadar.kinds import Kind, Kinds
+from hadar_slurm.policies.hadar.kinds import JobKind, Kinds
 from hadar_slurm.policies.hadar.knapsack import Item, refit
-from hadar_slurm.policies.hadar.look_ahead import Choice, View, choose, is_due
+from hadar_slurm.policies.hadar.look_ahead import View, WayInUse, choose, is_due
 from hadar_slurm.policies.hadar.makespan_lp import Demand, Horizon, find_horizon
 from hadar_slurm.policies.hadar.shares import IMMOVABLE, Leads, Shares
 from hadar_slurm.policies.hadar.short_waits import take_back_slow_starts
@@ -86,7 +86,7 @@ class Memory:
     """What the policy remembers: the program's last solution, the last choice, and all jobs."""
 
     horizon: Horizon | None = None
-    choice: Choice | None = None
+    choice: WayInUse | None = None
     history: History | None = None
     leads: Leads | None = None
 
@@ -147,9 +147,9 @@ class Hadar:
         kinds: Kinds,
         jobs: Sequence[Job],
         horizon: Horizon | None,
-        known: Choice | None,
+        known: WayInUse | None,
         history: History,
-    ) -> tuple[Choice | None, int]:
+    ) -> tuple[WayInUse | None, int]:
         """Return the way in use, chosen again where that is due, and the number of ways played."""
         now_s, round_s = kinds.allocator.snapshot.now_s, kinds.allocator.round.length_s
         expects = bool(history.expected())
@@ -160,7 +160,7 @@ class Hadar:
         incumbent, is_news = (known.way, not ids <= known.jobs) if known else (None, True)
         decided = self._decided(kinds.allocator, len(jobs))
         way, span_s, num_ways = choose(view, incumbent, round_s, decided=decided, is_news=is_news)
-        return Choice(way, now_s, ids, span_s, expects), num_ways
+        return WayInUse(way, now_s, ids, span_s, expects), num_ways
 
     def _decided(self, allocator: Allocator, num_jobs: int) -> frozenset[tuple[JobId, TypeIndex]]:
         """Return what `hadar-paper` would run now, and on which types; nothing of many jobs."""
@@ -298,7 +298,7 @@ class _Ranking:
         return _Entry(rank, key, tie_break, job, self._own_first(job, kind, types), left_s)
 
     def _own_first(
-        self, job: Job, kind: Kind, types: tuple[TypeIndex, ...]
+        self, job: Job, kind: JobKind, types: tuple[TypeIndex, ...]
     ) -> tuple[TypeIndex, ...]:
         """Return the types, a running job's own first unless moving saves more than one restart.
 

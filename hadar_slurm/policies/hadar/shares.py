@@ -41,7 +41,7 @@ _MOST_S = 4 * 3600.0
 IMMOVABLE = 2.0
 
 
-class Asked(NamedTuple):
+class WantedService(NamedTuple):
     """A job in Hadar's order: its user ("" for none), and the GPU-seconds that it would take."""
 
     user: str
@@ -76,7 +76,7 @@ class Leads:
         return Leads(self.at_s, self.gpu_s, held)
 
 
-def dealt(asked: Sequence[Asked], leads: Mapping[str, float], budget: float) -> list[int]:
+def dealt(asked: Sequence[WantedService], leads: Mapping[str, float], budget: float) -> list[int]:
     """Return the positions of the jobs in the order in which they are to be served."""
     lead = defaultdict[str, float](float, leads)
     within: list[int] = []
@@ -161,7 +161,7 @@ class Shares:
             if placed.spec.user and not placed.spec.can_checkpoint:
                 user = placed.spec.user
                 leads[user] = leads.get(user, 0.0) + self._asked(placed).gpu_s
-        asked = [Asked("", 0.0) if job is None else self._asked(job) for job in jobs]
+        asked = [WantedService("", 0.0) if job is None else self._asked(job) for job in jobs]
         return dealt(asked, leads, self.budget)
 
     def goes_by_limit(self, job: Job) -> bool:
@@ -174,12 +174,12 @@ class Shares:
             return job.limit_left_s
         return job.steps_left / best
 
-    def _asked(self, job: Job) -> Asked:
+    def _asked(self, job: Job) -> WantedService:
         spec, best = job.spec, self.kinds.of(job).best
         lasts_s = self.kinds.allocator.round.length_s
         if not spec.can_checkpoint and best:
             lasts_s = max(lasts_s, self.left_s(job, best))
-        return Asked(spec.user, spec.num_gpus * lasts_s)
+        return WantedService(spec.user, spec.num_gpus * lasts_s)
 
     def after(self) -> Leads:
         """Return the leads, with what the users hold once all jobs are placed."""

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from hadar_slurm.core.cluster import GpuType, JobId, NodeName
 from hadar_slurm.core.job import Job, Phase, Shape
 from hadar_slurm.placement.allocator import Allocator
-from hadar_slurm.policies.hadar.completion_forecast import Release
+from hadar_slurm.policies.hadar.completion_forecast import FreedGpus
 
 
 class _Start(NamedTuple):
@@ -65,7 +65,7 @@ class _Soon:
         """`ignored`: placed jobs whose GPUs do not count."""
         self._allocator = allocator
         # By type and node, the soonest first.
-        self._releases: defaultdict[GpuType, dict[NodeName, list[Release]]] = defaultdict(dict)
+        self._releases: defaultdict[GpuType, dict[NodeName, list[FreedGpus]]] = defaultdict(dict)
         self._usable: dict[tuple[object, GpuType], frozenset[NodeName]] = {}
         by_id, round_left_s = allocator.snapshot.by_id, allocator.round.left_s
         for job_id, allocation in allocator.placed.items():
@@ -74,11 +74,11 @@ class _Soon:
             if job_id in ignored or job.steps_left >= steps_per_s * round_left_s:
                 continue
             for slot, gpus in allocation.slots:
-                release = Release(job.steps_left / steps_per_s, gpus)
+                release = FreedGpus(job.steps_left / steps_per_s, gpus)
                 insort(self._releases[slot.gpu_type].setdefault(slot.node, []), release)
         for slot, free in allocator.free.items():
             if free > 0 and slot.node in self._releases.get(slot.gpu_type, ()):
-                self._releases[slot.gpu_type][slot.node].insert(0, Release(0.0, free))
+                self._releases[slot.gpu_type][slot.node].insert(0, FreedGpus(0.0, free))
 
     @property
     def is_empty(self) -> bool:
@@ -155,7 +155,7 @@ class _Soon:
             for in_s, gpus in by_node.pop(node):
                 used = min(missing, gpus)
                 missing -= used
-                rest += [Release(in_s, gpus - used)] if used < gpus else []
+                rest += [FreedGpus(in_s, gpus - used)] if used < gpus else []
             if rest:
                 by_node[node] = rest
 

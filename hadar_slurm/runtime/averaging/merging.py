@@ -15,11 +15,11 @@ from hadar_slurm.older_python import zip_equal
 from hadar_slurm.runtime.averaging import state
 from hadar_slurm.runtime.averaging.consolidation import OptimiserRule, Outer, mean
 from hadar_slurm.runtime.averaging.finite import is_finite
-from hadar_slurm.runtime.files.tensors import BLOCK, Stream, TensorFile
+from hadar_slurm.runtime.files.tensors import BLOCK, StreamedTensor, TensorFile
 
 # The steps of a copy, and what it has contributed.
 Given = tuple[int, TensorFile]
-Streams = dict[str, Union[torch.Tensor, Stream]]
+Streams = dict[str, Union[torch.Tensor, StreamedTensor]]
 
 
 class SpoiltError(ValueError):
@@ -80,10 +80,12 @@ def _most(given: Sequence[Given]) -> TensorFile:
     return max(given, key=lambda part: part[0])[1]
 
 
-def _mean(base: TensorFile, name: str, given: Sequence[Given]) -> Stream:
+def _mean(base: TensorFile, name: str, given: Sequence[Given]) -> StreamedTensor:
     most = _most(given)
     source = most if name in most.names else base
-    return Stream(source.dtype(name), source.shapes[name], lambda: _mean_blocks(base, name, given))
+    return StreamedTensor(
+        source.dtype(name), source.shapes[name], lambda: _mean_blocks(base, name, given)
+    )
 
 
 def _mean_blocks(base: TensorFile, name: str, given: Sequence[Given]) -> Iterator[torch.Tensor]:
@@ -155,7 +157,7 @@ def _check(found: torch.Tensor, name: str, base: TensorFile, first: int) -> None
 
 def _stepped(
     base: TensorFile, name: str, given: Sequence[Given], outer: Outer, which: int
-) -> Stream:
+) -> StreamedTensor:
     """Return a parameter after an outer step (`which` 0), or its velocity (1)."""
     kept = state.OUTER + name
 
@@ -168,4 +170,4 @@ def _stepped(
 
     dtype = base.dtype(name)
     wide = dtype if dtype in (torch.float64, torch.complex64, torch.complex128) else torch.float32
-    return Stream(wide if which else dtype, base.shapes[name], blocks)
+    return StreamedTensor(wide if which else dtype, base.shapes[name], blocks)

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from hadar_slurm.older_python import TextEnum
 
 
-class Mode(TextEnum):
+class TrainingMode(TextEnum):
     """What a training script asks for."""
 
     AUTO = "auto"  # synchronous where an all-reduce costs little, else averaged
@@ -17,7 +17,7 @@ class Mode(TextEnum):
     AVERAGED = "averaged"
 
 
-class Kind(Enum):
+class IntervalKind(Enum):
     """How copies train an interval."""
 
     AVERAGED = auto()
@@ -30,28 +30,30 @@ MOST_EXCHANGE = 0.3
 
 
 @dataclass
-class Choice:
+class IntervalChooser:
     """Chooses how the next interval is trained, for one copy."""
 
-    mode: Mode
+    mode: TrainingMode
     _watched: set[frozenset[int]] = field(default_factory=set)
 
-    def kind(self, here: Collection[int], able: Collection[int], costly: Collection[int]) -> Kind:
+    def kind(
+        self, here: Collection[int], able: Collection[int], costly: Collection[int]
+    ) -> IntervalKind:
         """Return how the copies that are `here` train the next interval.
 
         `able` are those that can train synchronously, `costly` those between which the exchange was
         measured as too slow: it is tried again when copies have come or gone. Copies of which it is
         not known whether they can are watched for one interval.
         """
-        if self.mode is Mode.AVERAGED or len(here) < 2:
-            return Kind.AVERAGED
+        if self.mode is TrainingMode.AVERAGED or len(here) < 2:
+            return IntervalKind.AVERAGED
         if set(here) <= set(able):
-            is_cheap = self.mode is Mode.SYNCHRONOUS or set(here) != set(costly)
-            return Kind.SYNCHRONOUS if is_cheap else Kind.AVERAGED
-        if self.mode is Mode.SYNCHRONOUS or frozenset(here) in self._watched:
-            return Kind.AVERAGED
+            is_cheap = self.mode is TrainingMode.SYNCHRONOUS or set(here) != set(costly)
+            return IntervalKind.SYNCHRONOUS if is_cheap else IntervalKind.AVERAGED
+        if self.mode is TrainingMode.SYNCHRONOUS or frozenset(here) in self._watched:
+            return IntervalKind.AVERAGED
         self._watched.add(frozenset(here))
-        return Kind.WATCHED
+        return IntervalKind.WATCHED
 
 
 def is_costly(exchange_s: float, train_s: float) -> bool:

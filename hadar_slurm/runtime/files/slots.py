@@ -30,7 +30,7 @@ from hadar_slurm.runtime.files.records import (
     OtherVersionError,
     SlotEnd,
 )
-from hadar_slurm.runtime.files.tensors import Stream, TensorFile, TensorFileError, size_of
+from hadar_slurm.runtime.files.tensors import StreamedTensor, TensorFile, TensorFileError, size_of
 from hadar_slurm.runtime.files.threads import on_one_thread
 from hadar_slurm.runtime.files.writing import Room, own_suffix, write_tensors
 
@@ -119,7 +119,9 @@ class Slots:
             return os.listdir(self.directory / "slots")
         return []
 
-    def end(self, end: SlotEnd, tensors: Mapping[str, torch.Tensor | Stream], facts: Any) -> bool:
+    def end(
+        self, end: SlotEnd, tensors: Mapping[str, torch.Tensor | StreamedTensor], facts: Any
+    ) -> bool:
         """End a slot, and return whether no other copy had; older files are removed.
 
         The end gets an id of its own.
@@ -128,7 +130,7 @@ class Slots:
 
     @on_one_thread
     def end_as(
-        self, end: SlotEnd, tensors: Mapping[str, torch.Tensor | Stream], facts: Any
+        self, end: SlotEnd, tensors: Mapping[str, torch.Tensor | StreamedTensor], facts: Any
     ) -> bool:
         """End a slot as `end` does, which has an id."""
         noted = {**end.facts, "facts": facts}

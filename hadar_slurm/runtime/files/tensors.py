@@ -50,7 +50,7 @@ class TensorFileError(ValueError):
 
 
 @dataclass(frozen=True)
-class Stream:
+class StreamedTensor:
     """A tensor that is made while it is written: `blocks` returns its blocks in order, flat."""
 
     dtype: torch.dtype
@@ -68,7 +68,7 @@ class _Place:
     end: int
 
 
-def size_of(tensor: torch.Tensor | Stream | _Place) -> int:
+def size_of(tensor: torch.Tensor | StreamedTensor | _Place) -> int:
     """Return the size of a tensor in bytes."""
     size: int = math.prod(tensor.shape) * tensor.dtype.itemsize
     return size
@@ -138,10 +138,10 @@ class TensorFile:
         count = math.prod(place.shape)
         return self._read(name, torch.empty(min(count, BLOCK), dtype=place.dtype))
 
-    def stream(self, name: str) -> Stream:
+    def stream(self, name: str) -> StreamedTensor:
         """Return a tensor to be written to another file."""
         place = self._places[name]
-        return Stream(place.dtype, place.shape, lambda: self.blocks(name))
+        return StreamedTensor(place.dtype, place.shape, lambda: self.blocks(name))
 
     def _read(self, name: str, into: torch.Tensor) -> Iterator[torch.Tensor]:
         """Read a tensor into one of its size, or block by block into one of a block's."""
@@ -218,9 +218,9 @@ def checksum_of(tensors: Mapping[str, torch.Tensor]) -> int:
     return found
 
 
-def blocks_of(tensor: torch.Tensor | Stream) -> Iterator[torch.Tensor]:
+def blocks_of(tensor: torch.Tensor | StreamedTensor) -> Iterator[torch.Tensor]:
     """Yield the blocks of a tensor on any device, flat and in main memory."""
-    if isinstance(tensor, Stream):
+    if isinstance(tensor, StreamedTensor):
         yield from tensor.blocks()
         return
     flat = tensor.detach().contiguous().reshape(-1)

@@ -19,7 +19,7 @@ from hadar_slurm.runtime.files.tensors import (
     DTYPES,
     KEY,
     Checksum,
-    Stream,
+    StreamedTensor,
     blocks_of,
     content_of,
     size_of,
@@ -40,7 +40,7 @@ class Room:
 
 def write_tensors(
     path: Path,
-    tensors: Mapping[str, torch.Tensor | Stream],
+    tensors: Mapping[str, torch.Tensor | StreamedTensor],
     facts: Mapping[str, Any],
     *,
     is_first: bool = False,
@@ -92,7 +92,7 @@ def _opened(draft: Path, room: Room | None) -> FileIO:
 
 
 def _write(
-    file: FileIO, tensors: Mapping[str, torch.Tensor | Stream], facts: Mapping[str, Any]
+    file: FileIO, tensors: Mapping[str, torch.Tensor | StreamedTensor], facts: Mapping[str, Any]
 ) -> None:
     """Write a file, the header last: it has the checksums. It keeps its length."""
     order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
@@ -113,7 +113,7 @@ def _write(
 
 
 def _header_of(
-    tensors: Mapping[str, torch.Tensor | Stream],
+    tensors: Mapping[str, torch.Tensor | StreamedTensor],
     order: list[str],
     facts: Mapping[str, Any],
     checksums: Mapping[str, int],

@@ -11,7 +11,7 @@ from hadar_slurm.runtime.averaging import state
 from hadar_slurm.runtime.averaging.ahead import Ahead
 from hadar_slurm.runtime.files.records import Contribution
 from hadar_slurm.runtime.intervals.member import Member
-from hadar_slurm.runtime.intervals.requests import Requests
+from hadar_slurm.runtime.intervals.requests import CopySignals
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class Contributing:
     """The contribution of one copy to the running interval."""
 
     member: Member
-    requests: Requests
+    requests: CopySignals
     # Returns what is trained of the running interval, None between intervals.
     trained: Callable[[], Contribution] | None = None
     is_usable: bool = True  # the newest contribution is finite

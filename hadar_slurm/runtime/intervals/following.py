@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from hadar_slurm.runtime.averaging.ahead import Ahead
 from hadar_slurm.runtime.files.tensors import TensorFileError
 from hadar_slurm.runtime.intervals.member import Member
-from hadar_slurm.runtime.intervals.requests import Requests
+from hadar_slurm.runtime.intervals.requests import CopySignals
 from hadar_slurm.runtime.membership.ranks import Word
 
 log = logging.getLogger(__name__)
 
 
-def follow(member: Member, requests: Requests) -> Iterator[int]:
+def follow(member: Member, requests: CopySignals) -> Iterator[int]:
     """Yield the steps that the leader broadcasts; load what it loads."""
     learner, ranks = member.learner, member.ranks
     while True:

@@ -11,13 +11,13 @@ from hadar_slurm.runtime.files.records import SlotEnd
 from hadar_slurm.runtime.files.tensors import TensorFile
 from hadar_slurm.runtime.intervals.evaluations import Evaluations
 from hadar_slurm.runtime.intervals.member import Member
-from hadar_slurm.runtime.intervals.requests import Requests
+from hadar_slurm.runtime.intervals.requests import CopySignals
 
 
 class Hosting:
     """The copy as `synchronous` sees it; made once the copy has joined its job."""
 
-    def __init__(self, member: Member, requests: Requests, evaluations: Evaluations) -> None:
+    def __init__(self, member: Member, requests: CopySignals, evaluations: Evaluations) -> None:
         learner, self._evaluations = member.learner, evaluations
         self._member, self._learner, self._requests = member, learner, requests
         self.where, self.settings, self.mode = member.where, member.settings, member.mode

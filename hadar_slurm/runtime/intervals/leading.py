@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from hadar_slurm.runtime.averaging.ahead import Ahead
-from hadar_slurm.runtime.averaging.modes import Mode
+from hadar_slurm.runtime.averaging.modes import TrainingMode
 from hadar_slurm.runtime.averaging.rates import aim, effective_copies, warm_up_steps
 from hadar_slurm.runtime.files.ranges import Ranges
 from hadar_slurm.runtime.files.records import Contribution, SlotEnd
@@ -17,7 +17,7 @@ from hadar_slurm.runtime.intervals.contributing import Contributing
 from hadar_slurm.runtime.intervals.evaluations import Evaluations
 from hadar_slurm.runtime.intervals.hosting import Hosting
 from hadar_slurm.runtime.intervals.member import Member, why_stopped
-from hadar_slurm.runtime.intervals.requests import Requests
+from hadar_slurm.runtime.intervals.requests import CopySignals
 from hadar_slurm.runtime.intervals.waiting import Waiting
 from hadar_slurm.runtime.membership.presence import Doing
 from hadar_slurm.runtime.membership.ranks import Word
@@ -35,7 +35,7 @@ _TOLD = 0.05
 class Leading:
     """The intervals of one copy, in its first process."""
 
-    def __init__(self, member: Member, requests: Requests) -> None:
+    def __init__(self, member: Member, requests: CopySignals) -> None:
         self.member, self.learner, self.requests = member, member.learner, requests
         self.contributing = Contributing(member, requests)
         self.evaluations = Evaluations(member)
@@ -56,7 +56,7 @@ class Leading:
         member, learner, copy = self.member, self.learner, self.member.where.copy
         # The steps that this end deals were dealt to an earlier run of this copy.
         found_slot = member.slots.newest_slot()
-        if member.mode is not Mode.AVERAGED and member.where.ranks == 1:
+        if member.mode is not TrainingMode.AVERAGED and member.where.ranks == 1:
             member.synchronous = together(Hosting(member, self.requests, self.evaluations))
         # Only then: a copy that is present may be dealt steps, and other copies wait for it.
         member.presence.join(member.settings.sign_every_s)

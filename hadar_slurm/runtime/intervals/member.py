@@ -12,7 +12,7 @@ from hadar_slurm.runtime.averaging.consolidation import OptimiserRule, check_ali
 from hadar_slurm.runtime.averaging.costs import Costs
 from hadar_slurm.runtime.averaging.exchange import Exchange
 from hadar_slurm.runtime.averaging.finite import MOST_SPOILT, NotFiniteError
-from hadar_slurm.runtime.averaging.modes import Choice, Kind, Mode
+from hadar_slurm.runtime.averaging.modes import IntervalChooser, IntervalKind, TrainingMode
 from hadar_slurm.runtime.dealing import Dealer
 from hadar_slurm.runtime.ending import Ending
 from hadar_slurm.runtime.files.identity import Identity, check_same, next_number
@@ -22,13 +22,13 @@ from hadar_slurm.runtime.files.tensors import TensorFile, TensorFileError
 from hadar_slurm.runtime.intervals.learner import Learner
 from hadar_slurm.runtime.joining import check_run, join
 from hadar_slurm.runtime.membership.choosing import numbered
-from hadar_slurm.runtime.membership.claim import Claim, State
+from hadar_slurm.runtime.membership.claim import Membership, RunState
 from hadar_slurm.runtime.membership.lost import Begun
 from hadar_slurm.runtime.membership.presence import Presence
 from hadar_slurm.runtime.membership.ranks import Ranks, Word
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 from hadar_slurm.runtime.peers import Peers
-from hadar_slurm.runtime.reports import Reports
+from hadar_slurm.runtime.reports import CopyReports
 from hadar_slurm.runtime.settings import Settings
 from hadar_slurm.runtime.synchronous.training import Synchronous
 
@@ -43,23 +43,27 @@ class Member:
         where: Surroundings,
         learner: Learner,
         total_steps: int,
-        mode: Mode,
+        mode: TrainingMode,
         settings: Settings,
     ) -> None:
         self.learner, self.settings = learner, settings
         # What a script asks of averaging is no choice of "auto".
         is_local = settings.optimiser is OptimiserRule.LOCAL
-        is_averaged = mode is Mode.AUTO and bool(settings.delay or settings.outer or is_local)
-        if mode is Mode.SYNCHRONOUS and is_local:
+        is_averaged = mode is TrainingMode.AUTO and bool(
+            settings.delay or settings.outer or is_local
+        )
+        if mode is TrainingMode.SYNCHRONOUS and is_local:
             raise ValueError('optimiser="local": copies in mode "synchronous" have one state')
-        self.mode = Mode.AVERAGED if is_averaged else mode
-        self.choice = Choice(self.mode)
+        self.mode = TrainingMode.AVERAGED if is_averaged else mode
+        self.choice = IntervalChooser(self.mode)
         self.costs: Costs = learner.costs
         self.ranks = Ranks(where.rank, where.ranks)
-        self.reports = Reports(where, self.costs)
+        self.reports = CopyReports(where, self.costs)
         self.identity = Identity(total_steps, learner.seed)
         self.synchronous: Synchronous | None = None  # where this copy can train so
-        self.claim: Claim | None = None  # the lock by which this is the only process of this copy
+        self.claim: Membership | None = (
+            None  # the lock by which this is the only process of this copy
+        )
         self._be_in(where)
 
     def _be_in(self, where: Surroundings, *, is_first: bool = True) -> None:
@@ -73,11 +77,11 @@ class Member:
         begun = Begun(self.slots, where, is_first)
         self.peers = Peers(self.slots, self.ending, self.presence, settings, self.costs, begun)
 
-    def _kind(self, end: SlotEnd, here: Collection[int]) -> Kind:
+    def _kind(self, end: SlotEnd, here: Collection[int]) -> IntervalKind:
         """Return how the copies `here` train the interval after `end`."""
         self.enrol()
         if self.synchronous is None:
-            return Kind.AVERAGED
+            return IntervalKind.AVERAGED
         return self.choice.kind(here, self.synchronous.roster.able(), end.costly)
 
     def _needs_state(self, end: SlotEnd) -> bool:
@@ -124,7 +128,7 @@ class Member:
         if self.claim is not None:
             has_begun = self.learner.known is not None
             has_stopped = not is_error and has_begun and not is_done
-            state = State.OVER if has_stopped and not self.where.is_named else State.LEFT
+            state = RunState.OVER if has_stopped and not self.where.is_named else RunState.LEFT
             self.claim.leave(state if has_begun else self.claim.before)
             self.claim = None
 

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class Requests:
+class CopySignals:
     """The signals that a copy has received, and why it wants the training to end, "" if not."""
 
     member: Member

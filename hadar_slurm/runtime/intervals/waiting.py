@@ -11,7 +11,7 @@ from hadar_slurm.runtime.files.records import SlotEnd
 from hadar_slurm.runtime.files.tensors import TensorFile
 from hadar_slurm.runtime.intervals.contributing import Contributing
 from hadar_slurm.runtime.intervals.member import Member
-from hadar_slurm.runtime.intervals.requests import Requests
+from hadar_slurm.runtime.intervals.requests import CopySignals
 from hadar_slurm.runtime.membership.presence import Doing
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ class Waiting:
     """The waits of one copy; those of a copy that is leaving raise SystemExit."""
 
     member: Member
-    requests: Requests
+    requests: CopySignals
     contributing: Contributing
     is_leaving: bool = False
 

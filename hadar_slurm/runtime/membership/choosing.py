@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hadar_slurm.runtime.files.slots import Slots
-from hadar_slurm.runtime.membership.claim import ClaimedRun, State, read_run, run_path
+from hadar_slurm.runtime.membership.claim import ClaimedRun, RunState, read_run, run_path
 
 _COPY = 0  # the number of a copy that is alone
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenTraining:
     """A directory to train in; `passed` are those of other trainings before it."""
 
     directory: Path
@@ -25,7 +25,7 @@ class Choice:
     is_over: bool = False
 
 
-def choose(first: Path, mine: ClaimedRun) -> Choice:
+def choose(first: Path, mine: ClaimedRun) -> ChosenTraining:
     """Return the directory for a run, `first` or one numbered after it."""
     passed: list[Path] = []
     while True:
@@ -33,7 +33,7 @@ def choose(first: Path, mine: ClaimedRun) -> Choice:
         last = read_run(run_path(directory, _COPY))
         has_ended = is_over(directory, last)
         if _is_for(mine, last, has_ended):
-            return Choice(directory, tuple(passed), has_ended)
+            return ChosenTraining(directory, tuple(passed), has_ended)
         passed.append(directory)
 
 
@@ -44,7 +44,7 @@ def numbered(first: Path, number: int) -> Path:
 
 def is_over(directory: Path, last: ClaimedRun | None) -> bool:
     """Return whether the training in a directory is over: done, or ended by its program."""
-    return Slots(directory).is_done() or (last is not None and last.state is State.OVER)
+    return Slots(directory).is_done() or (last is not None and last.state is RunState.OVER)
 
 
 def _is_for(mine: ClaimedRun, last: ClaimedRun | None, is_over: bool) -> bool:

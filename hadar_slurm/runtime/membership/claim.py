@@ -28,14 +28,14 @@ log = logging.getLogger(__name__)
 _ENDS_WITHIN_S = 5.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # What this process holds: a lock does not keep a process from its own files.
-_HELD: dict[tuple[int, str], Claim] = {}
+_HELD: dict[tuple[int, str], Membership] = {}
 
 
 class HeldError(RuntimeError):
     """Another process trains this copy; says which, and the remedy."""
 
 
-class State(TextEnum):
+class RunState(TextEnum):
     """How far a run has come."""
 
     HERE = "here"
@@ -54,7 +54,7 @@ class ClaimedRun:
     restart: int
     command: tuple[str, ...]
     number: int
-    state: State = State.HERE
+    state: RunState = RunState.HERE
 
     @classmethod
     def of(cls, where: Surroundings, command: tuple[str, ...], number: int) -> ClaimedRun:
@@ -71,7 +71,7 @@ class ClaimedRun:
 
 
 @dataclass
-class Claim:
+class Membership:
     """The right to be copy `copy` of the training in `directory`, for the run `mine`."""
 
     directory: Path
@@ -115,9 +115,9 @@ class Claim:
         """Write a note of this run."""
         self._write(self.mine)
 
-    def leave(self, state: State | ClaimedRun | None) -> None:
+    def leave(self, state: RunState | ClaimedRun | None) -> None:
         """Release the copy; `state` is how this run ends, or the run to note in its place."""
-        self._write(replace(self.mine, state=state) if isinstance(state, State) else state)
+        self._write(replace(self.mine, state=state) if isinstance(state, RunState) else state)
         _HELD.pop(_key(self.path), None)
         self._close()
 
@@ -138,7 +138,7 @@ class Claim:
         if not self._is_in_place():
             return False
         self.before = before = _parse(os.pread(self._descriptor, 65536, 0))
-        is_here = before is not None and before.state is State.HERE
+        is_here = before is not None and before.state is RunState.HERE
         waited_s = time.monotonic() - self._begun_s
         has_ended = waited_s >= min(_ENDS_WITHIN_S, self.gone_after_s)
         if before is not None and self.mine.follows(before):
@@ -236,7 +236,7 @@ def _name(run: ClaimedRun | None) -> str:
 def _parse(contents: bytes) -> ClaimedRun | None:
     try:
         facts = json.loads(contents)
-        facts["command"], facts["state"] = tuple(facts["command"]), State(facts["state"])
+        facts["command"], facts["state"] = tuple(facts["command"]), RunState(facts["state"])
         return ClaimedRun(**facts)
     except (ValueError, KeyError, TypeError):
         return None

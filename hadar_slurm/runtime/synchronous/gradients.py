@@ -24,7 +24,7 @@ from hadar_slurm.runtime.synchronous.links import LinkError, Links
 from hadar_slurm.runtime.synchronous.passes import Passes
 
 
-class Outcome(TextEnum):
+class StepOutcome(TextEnum):
     """What became of a step."""
 
     APPLIED = "applied"
@@ -52,7 +52,7 @@ class Field(IntEnum):
 class Exchanged:
     """A step's outcome, and what each copy has added, by rank; empty where it is broken."""
 
-    outcome: Outcome
+    outcome: StepOutcome
     told: tuple[tuple[float, ...], ...] = ()
     why: str = ""
 
@@ -188,11 +188,11 @@ class Gradients:
             self._discard()
             # gloo may still write to it, once a copy continues that stands still.
             self._flat = None
-            self.last = Exchanged(Outcome.BROKEN, (), str(error))
+            self.last = Exchanged(StepOutcome.BROKEN, (), str(error))
             return
         self._exchange_s = time.monotonic() - begun_s
         self.last = _judged(tuple(map(tuple, told.tolist())), why)
-        if self.last.outcome is Outcome.APPLIED:
+        if self.last.outcome is StepOutcome.APPLIED:
             self._take_over(flat)
         else:
             self._discard()
@@ -268,15 +268,15 @@ def _judged(told: tuple[tuple[float, ...], ...], why: str) -> Exchanged:
     faulty = [rank for rank, each in enumerate(told) if each[Field.NOT_FINITE]]
     if faulty:
         why = f"gradients of rank {', '.join(map(str, faulty))} have NaN or infinite values"
-        return Exchanged(Outcome.DROPPED, told, why)
+        return Exchanged(StepOutcome.DROPPED, told, why)
     sizes = {each[Field.BATCH] for each in told}
     if len(sizes) > 1 or sum(each[Field.SAMPLES] for each in told) not in sizes:
         why = why or "copies differ in the batch size, or one has not trained its part"
-        return Exchanged(Outcome.DROPPED, told, why)
+        return Exchanged(StepOutcome.DROPPED, told, why)
     if sizes == {0.0}:
         why = why or "no copy has called copy.samples() or copy.positions()"
-        return Exchanged(Outcome.DROPPED, told, why)
-    return Exchanged(Outcome.APPLIED, told)
+        return Exchanged(StepOutcome.DROPPED, told, why)
+    return Exchanged(StepOutcome.APPLIED, told)
 
 
 def is_scaled(extra: Iterable[Any]) -> bool:

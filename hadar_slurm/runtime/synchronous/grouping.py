@@ -18,7 +18,7 @@ from hadar_slurm.runtime.samples import mixed
 from hadar_slurm.runtime.synchronous.gradients import Gradients
 from hadar_slurm.runtime.synchronous.host import Host
 from hadar_slurm.runtime.synchronous.links import LinkError, Links
-from hadar_slurm.runtime.synchronous.progress import Ends, Progress
+from hadar_slurm.runtime.synchronous.progress import Ends, ParameterProgress
 from hadar_slurm.runtime.synchronous.roster import Group, Roster, Version
 from hadar_slurm.runtime.synchronous.shares import Pace
 from hadar_slurm.runtime.synchronous.transfer import Sent, send_state
@@ -57,7 +57,7 @@ class Grouping:
         """Whether this copy is the first of its group."""
         return self.links is not None and self.links.rank == 0
 
-    def join(self, progress: Progress, is_over: Callable[[], bool]) -> bool:
+    def join(self, progress: ParameterProgress, is_over: Callable[[], bool]) -> bool:
         """Be in a group that trains the running interval; False where that `is_over`."""
         if self.links is not None:
             return True
@@ -92,7 +92,7 @@ class Grouping:
         if links is not None:
             links.close()
 
-    def lose(self, progress: Progress) -> None:
+    def lose(self, progress: ParameterProgress) -> None:
         """Leave a group of which a copy is gone."""
         self.leave()
         if self.group is not None and not self.has_applied:
@@ -122,7 +122,7 @@ class Grouping:
             return False
         return self.copy not in newest.hosts and bool(set(newest.hosts) & self.here())
 
-    def _fail(self, progress: Progress, group: Group) -> None:
+    def _fail(self, progress: ParameterProgress, group: Group) -> None:
         """Count a group without a step; after some, the first copy has all average instead."""
         self.failed += 1
         if self.failed >= _MOST_FAILED and self.copy == group.copies[0]:
@@ -137,7 +137,7 @@ class Grouping:
             return False
         return newest.number == own.number or newest.copies == self._benched
 
-    def _meet(self, progress: Progress, group: Group) -> bool:
+    def _meet(self, progress: ParameterProgress, group: Group) -> bool:
         """Link up with a group and agree on one state; False where the interval has ended."""
         end, copies = progress.end, group.copies
         rank, hosts = copies.index(self.copy), [group.hosts[copy] for copy in copies]

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import nn
 from torch.optim import Optimizer
 
-from hadar_slurm.runtime.averaging.modes import Mode
+from hadar_slurm.runtime.averaging.modes import TrainingMode
 from hadar_slurm.runtime.files.slots import Slots
 from hadar_slurm.runtime.membership.presence import Presence
 from hadar_slurm.runtime.membership.surroundings import Surroundings
@@ -30,7 +30,7 @@ class Trainer(Host, Protocol):
 
     where: Surroundings
     seed: int
-    mode: Mode
+    mode: TrainingMode
     model: nn.Module
     optimiser: Optimizer
     extra: tuple[Any, ...]
@@ -60,6 +60,6 @@ def together(copy: Trainer) -> Synchronous | None:
         ends=Ends(copy),
     )
     found = Synchronous(grouping, Fitness(copy.model, copy.optimiser), copy.mode)
-    if copy.mode is Mode.AUTO or found.roster.open(lambda: bool(copy.asked)):
+    if copy.mode is TrainingMode.AUTO or found.roster.open(lambda: bool(copy.asked)):
         return found
     return None

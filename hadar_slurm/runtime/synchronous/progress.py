@@ -19,7 +19,7 @@ _END_AGAIN_S = 5.0
 
 
 @dataclass
-class Progress:
+class ParameterProgress:
     """The steps since `end` that this copy's parameters have, and their version."""
 
     end: SlotEnd
@@ -54,7 +54,7 @@ class Ends:
 
     def write(
         self,
-        progress: Progress,
+        progress: ParameterProgress,
         speeds: Mapping[int, float],
         costly: Collection[int],
         *,

@@ -21,16 +21,16 @@ import torch
 
 from hadar_slurm.older_python import zip_equal
 from hadar_slurm.runtime.averaging.finite import MOST_SPOILT, NotFiniteError
-from hadar_slurm.runtime.averaging.modes import Mode, is_costly
+from hadar_slurm.runtime.averaging.modes import TrainingMode, is_costly
 from hadar_slurm.runtime.files.records import SlotEnd
 from hadar_slurm.runtime.files.tensors import TensorFile, checksum_of
 from hadar_slurm.runtime.membership.presence import Doing
 from hadar_slurm.runtime.samples import mixed
 from hadar_slurm.runtime.synchronous.fitness import Fitness
-from hadar_slurm.runtime.synchronous.gradients import Exchanged, Field, Outcome
+from hadar_slurm.runtime.synchronous.gradients import Exchanged, Field, StepOutcome
 from hadar_slurm.runtime.synchronous.grouping import Grouping
 from hadar_slurm.runtime.synchronous.links import LinkError
-from hadar_slurm.runtime.synchronous.progress import Progress
+from hadar_slurm.runtime.synchronous.progress import ParameterProgress
 from hadar_slurm.runtime.synchronous.transfer import send_bytes
 
 log = logging.getLogger(__name__)
@@ -49,9 +49,9 @@ class Synchronous:
 
     grouping: Grouping
     fitness: Fitness
-    mode: Mode = Mode.SYNCHRONOUS
+    mode: TrainingMode = TrainingMode.SYNCHRONOUS
     is_training: bool = False
-    progress: Progress | None = None  # of the running interval, None in others
+    progress: ParameterProgress | None = None  # of the running interval, None in others
     _looked_s: float = 0.0
     _spoilt: int = 0
 
@@ -108,13 +108,13 @@ class Synchronous:
         self.gradients.expect(counted, batch_size, parts)
         return mine
 
-    def _begin(self, end: SlotEnd) -> Progress:
+    def _begin(self, end: SlotEnd) -> ParameterProgress:
         """This copy has the parameters of `end`."""
-        self.progress = Progress(end)
+        self.progress = ParameterProgress(end)
         torch.manual_seed(mixed(self.grouping.seed, end.slot + 1, self.copy))
         return self.progress
 
-    def _train(self, progress: Progress) -> Steps:
+    def _train(self, progress: ParameterProgress) -> Steps:
         while (end := progress.end).together and not end.is_complete:
             if self._is_asked(progress):
                 break
@@ -129,17 +129,17 @@ class Synchronous:
                 self.host.evaluate(after)
         return self.host.newest()
 
-    def _keep(self, progress: Progress) -> None:
+    def _keep(self, progress: ParameterProgress) -> None:
         """End the interval with what this copy has, as the program ends before the job."""
         gradients, end = self.gradients, progress.end
-        is_applied = gradients.last is not None and gradients.last.outcome is Outcome.APPLIED
+        is_applied = gradients.last is not None and gradients.last.outcome is StepOutcome.APPLIED
         if is_applied and gradients.has_stepped:
             progress.apply(next(iter(progress.todo)), progress.version.group)
         if len(progress.applied) and not self.slots.has_ended(end.slot + 1):
             self._write(progress, stops=bool(self.host.stop_asked))
             log.info("ends early, with %d steps of slot %d", len(progress.applied), end.slot + 1)
 
-    def _is_asked(self, progress: Progress) -> bool:
+    def _is_asked(self, progress: ParameterProgress) -> bool:
         """Return whether this copy is to leave; what it alone may know is then in a file."""
         if not self.host.asked:
             return False
@@ -157,7 +157,7 @@ class Synchronous:
         self.host.check_claim()
         return bool(self.host.asked) or self.slots.newest_slot() != end.slot
 
-    def _steps(self, progress: Progress) -> Generator[int, None, SlotEnd | None]:
+    def _steps(self, progress: ParameterProgress) -> Generator[int, None, SlotEnd | None]:
         """Yield steps until the group or the interval ends.
 
         Return the end to go on from: the same where another group is to, None where it is unknown.
@@ -169,11 +169,11 @@ class Synchronous:
                 self.gradients.begin(self._flags(progress))
                 yield step
                 found = self.gradients.finish()
-                if found.outcome is Outcome.BROKEN:
+                if found.outcome is StepOutcome.BROKEN:
                     log.warning("a copy is gone: %s", found.why)
                     grouping.lose(progress)
                     return end
-                if found.outcome is Outcome.APPLIED:
+                if found.outcome is StepOutcome.APPLIED:
                     break
                 if found.all(Field.SPOILT):
                     self._lose_all(progress)
@@ -194,7 +194,7 @@ class Synchronous:
         # All steps were done already, by a group whose copies are gone.
         return self._close(progress, ())[0]
 
-    def _lose_all(self, progress: Progress) -> None:
+    def _lose_all(self, progress: ParameterProgress) -> None:
         """No copy has finite parameters: go on from the file, as with contributions like that.
 
         Training stops after some such intervals.
@@ -206,7 +206,7 @@ class Synchronous:
         progress.forget()
         self.grouping.leave()
 
-    def _drop(self, progress: Progress, step: int, found: Exchanged) -> None:
+    def _drop(self, progress: ParameterProgress, step: int, found: Exchanged) -> None:
         """Have a step trained again; raises NotFiniteError after several times."""
         self._spoilt += 1
         log.warning("step %d is trained again: %s", step, found.why)
@@ -219,7 +219,7 @@ class Synchronous:
             )
         torch.manual_seed(mixed(self.grouping.seed, step, self.copy, self._spoilt))
 
-    def _flags(self, progress: Progress) -> dict[Field, float]:
+    def _flags(self, progress: ParameterProgress) -> dict[Field, float]:
         """Return what this copy has to say at the next step; the first one looks at the files."""
         flags: dict[Field, float] = {}
         grouping, end = self.grouping, progress.end
@@ -247,7 +247,7 @@ class Synchronous:
             flags[Field.CLOSE] = 1.0
         return flags
 
-    def _after(self, progress: Progress, found: Exchanged) -> tuple[SlotEnd | None] | None:
+    def _after(self, progress: ParameterProgress, found: Exchanged) -> tuple[SlotEnd | None] | None:
         """Return None to go on; else, in a tuple, what `_steps` returns. The same on each copy."""
         end, grouping = progress.end, self.grouping
         group, pace = grouping.group, grouping.pace
@@ -260,7 +260,7 @@ class Synchronous:
             exchange_s, train_s = pace.costs_s()
             benched = pace.replace()
             grouping.rate = pace.rates.get(self.copy, 0.0)
-            if self.mode is Mode.AUTO and is_costly(exchange_s, train_s):
+            if self.mode is TrainingMode.AUTO and is_costly(exchange_s, train_s):
                 log.info("gradients take %.3f s, a step %.3f s", exchange_s, train_s)
                 costly = group.copies
             elif benched:
@@ -282,7 +282,7 @@ class Synchronous:
 
     def _close(
         self,
-        progress: Progress,
+        progress: ParameterProgress,
         costly: Collection[int],
         *,
         leaves: bool = False,
@@ -324,7 +324,7 @@ class Synchronous:
         return (after,)
 
     def _write(
-        self, progress: Progress, costly: Collection[int] = (), *, stops: bool = False
+        self, progress: ParameterProgress, costly: Collection[int] = (), *, stops: bool = False
     ) -> SlotEnd | None:
         """End the interval with what this copy has; None where that failed, or came too late."""
         return self.ends.write(progress, self.grouping.pace.steps_per_s(), costly, stops=stops)

@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from hadar_slurm.runtime.averaging.modes import Mode
+from hadar_slurm.runtime.averaging.modes import TrainingMode
 from hadar_slurm.runtime.copy import Copy
 from hadar_slurm.runtime.loading.batches import Batches
 from hadar_slurm.runtime.loading.order import Order
@@ -60,7 +60,7 @@ class Driven:
             total_steps=total_steps,
             extra=() if scaler is None else (scaler,),
             seed=self.seed,
-            mode=Mode.AVERAGED,
+            mode=TrainingMode.AVERAGED,
             settings=self.settings,
             surroundings=self.surroundings,
         )

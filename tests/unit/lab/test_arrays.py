@@ -12,7 +12,7 @@ from studies import a_cell
 from hadar_slurm.errors import ConfigError, SlurmRefused, SlurmUnavailable, UsageError
 from hadar_slurm.lab.on_slurm import way_to_run
 from hadar_slurm.lab.study.compare import Cell, Record, cell_path, run_cell, write_record
-from hadar_slurm.lab.study.running.arrays import Arrays, Request, run_task
+from hadar_slurm.lab.study.running.arrays import Arrays, RunRequest, run_task
 from hadar_slurm.lab.study.running.cells import run_cells
 from hadar_slurm.lab.study.running.processes import Processes
 
@@ -61,7 +61,7 @@ def a_study(folder: Path, cells: Sequence[Cell]) -> None:
 
 
 def arrays(slurm: object, *, late_s: float = 0.0) -> Arrays:
-    return Arrays(Request(), slurm, poll_s=0.0, late_s=late_s)  # type: ignore[arg-type]
+    return Arrays(RunRequest(), slurm, poll_s=0.0, late_s=late_s)  # type: ignore[arg-type]
 
 
 def test_tasks_of_a_killed_command_are_awaited(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_options_are_checked() -> None:
     assert way_to_run(3, on_slurm=False, **words) == Processes(3)
     way = way_to_run(3, on_slurm=True, **{**words, "options": "--qos=long, account=a"})
     assert isinstance(way, Arrays)
-    assert way.request == Request("", 14_400.0, "4G", 3, {"qos": "long", "account": "a"})
+    assert way.request == RunRequest("", 14_400.0, "4G", 3, {"qos": "long", "account": "a"})
     for wrong, value in (
         ("time_limit", "soon"),
         ("memory", "much"),

@@ -14,9 +14,9 @@ from hadar_slurm.lab.comparison import comparison_of
 from hadar_slurm.lab.study import generality
 from hadar_slurm.lab.study.compare import ClusterWorkload, Record, StudyWorkload
 from hadar_slurm.lab.study.generality import all_ratios, judged_policies, notes, tree
-from hadar_slurm.lab.study.scenarios import SCENARIOS, Choices
+from hadar_slurm.lab.study.scenarios import SCENARIOS, Overrides
 from hadar_slurm.lab.study.summary import groups
-from hadar_slurm.lab.traces.limits import Limits
+from hadar_slurm.lab.traces.limits import LimitHabits
 from hadar_slurm.lab.traces.workload import GENERATORS
 from hadar_slurm.resources import data_file
 
@@ -216,7 +216,7 @@ def test_policies_with_other_sizes_are_judged_and_peers_too() -> None:
 
 def test_sizes_and_limits_are_those_chosen() -> None:
     """Each workload is played with every source of sizes, and has limits from its seed."""
-    choices = Choices(("srsf",), (7,), (80.0,), 60, ("limit", "learned"), Limits(5.0, 0.4))
+    choices = Overrides(("srsf",), (7,), (80.0,), 60, ("limit", "learned"), LimitHabits(5.0, 0.4))
     jobs = StudyWorkload(name="mine", specs=some_jobs(), family="ours")
     mine = ClusterWorkload(workload=jobs, cluster=CLUSTER, cluster_name="c")
     cells = SCENARIOS["generality"].cells(replace(choices, workloads=(mine,)), a_table())
@@ -234,7 +234,7 @@ def test_without_a_peer_the_note_says_what_is_missing() -> None:
 
 def test_every_generator_is_a_family() -> None:
     """Two loads and two seeds of each generator, under seven policies, scaled to the load."""
-    cells = SCENARIOS["generality"].cells(Choices(first=60), a_table())
+    cells = SCENARIOS["generality"].cells(Overrides(first=60), a_table())
     policies = list(dict.fromkeys(cell.policy for cell in cells))
     assert policies == ["hadar", "srsf", "hlas", "las", "gavel-max-min", "slurm"]
     labels = [cell.labels for cell in cells if cell.policy == "srsf"]
@@ -245,14 +245,14 @@ def test_every_generator_is_a_family() -> None:
     by_load = {cell.workload.load: cell.workload.specs for cell in cells if cell.policy == "srsf"}
     shortened = by_load[90.0][-1].submitted_s / by_load[70.0][-1].submitted_s
     assert shortened == pytest.approx(70 / 90)
-    assert len(SCENARIOS["generality"].cells(Choices(), a_table())[0].workload.specs) == 480
+    assert len(SCENARIOS["generality"].cells(Overrides(), a_table())[0].workload.specs) == 480
 
 
 def test_choices_narrow_the_families_and_lists_add_to_them() -> None:
     """A list's workload has its own jobs and cluster, and is played under the chosen policies."""
     jobs = StudyWorkload(name="mine", specs=some_jobs(), family="ours")
     mine = ClusterWorkload(workload=jobs, cluster=CLUSTER, cluster_name="c")
-    choices = Choices(("srsf", "e-las"), (7,), (80.0,), 60, workloads=(mine,))
+    choices = Overrides(("srsf", "e-las"), (7,), (80.0,), 60, workloads=(mine,))
     cells = SCENARIOS["generality"].cells(choices, a_table())
     assert len(cells) == (len(GENERATORS) + 1) * 2
     assert {cell.labels["seed"] for cell in cells[:-2]} == {7}

@@ -13,7 +13,7 @@ from hadar_slurm.lab.inputs import read_table
 from hadar_slurm.lab.study import liars
 from hadar_slurm.lab.study.compare import Record
 from hadar_slurm.lab.study.report import json_text
-from hadar_slurm.lab.study.scenarios import SCENARIOS, Choices
+from hadar_slurm.lab.study.scenarios import SCENARIOS, Overrides
 from hadar_slurm.lab.study.summary import groups
 
 NUM_JOBS = liars.USERS * liars.JOBS_EACH
@@ -65,7 +65,7 @@ def test_only_the_liar_claims_what_is_not_true(lie: str) -> None:
 
 def test_each_policy_plays_each_lie_and_hadar_without_shares_too() -> None:
     """The cost of shares needs honest runs without them."""
-    cells = SCENARIOS["liars"].cells(Choices(policies=("hadar", "srsf"), seeds=(5,)), a_table())
+    cells = SCENARIOS["liars"].cells(Overrides(policies=("hadar", "srsf"), seeds=(5,)), a_table())
     names = [(cell.workload.name, cell.policy_name) for cell in cells]
     assert names[:3] == [
         (liars.HONEST, "hadar"),

@@ -11,7 +11,7 @@ from builders import a_spec, some_rates
 
 from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.errors import UsageError
-from hadar_slurm.lab.traces.limits import Limits, parse_limits
+from hadar_slurm.lab.traces.limits import LimitHabits, parse_limits
 
 TYPES = (GpuType("V100"), GpuType("K80"))
 SPECS = [
@@ -22,7 +22,7 @@ SPECS = [
 
 def test_limits_have_the_median_and_the_share_at_the_longest() -> None:
     """None is below the time on the slowest type, nor above the longest of these times."""
-    drawn = Limits(5.0, 0.4).drawn(SPECS, TYPES, 1)
+    drawn = LimitHabits(5.0, 0.4).drawn(SPECS, TYPES, 1)
     longest = max(spec.limit_steps for spec in drawn)
     assert longest == 10**7
     others = [s.limit_steps / s.total_steps for s in drawn if s.limit_steps < longest]
@@ -33,7 +33,7 @@ def test_limits_have_the_median_and_the_share_at_the_longest() -> None:
 
 def test_limits_follow_from_the_seed() -> None:
     """Another seed draws others; limits that a trace has are kept."""
-    limits = Limits(5.0, 0.4)
+    limits = LimitHabits(5.0, 0.4)
     assert limits.drawn(SPECS, TYPES, 1) == limits.drawn(SPECS, TYPES, 1)
     assert limits.drawn(SPECS, TYPES, 1) != limits.drawn(SPECS, TYPES, 2)
     own = [replace(SPECS[0], limit_steps=7.0), SPECS[1]]
@@ -42,10 +42,10 @@ def test_limits_follow_from_the_seed() -> None:
 
 def test_limits_are_read() -> None:
     """The share may be left out."""
-    assert parse_limits("5x,40%") == parse_limits(" 5X, 40% ") == Limits(5.0, 0.4)
-    assert parse_limits("2.5x") == Limits(2.5)
+    assert parse_limits("5x,40%") == parse_limits(" 5X, 40% ") == LimitHabits(5.0, 0.4)
+    assert parse_limits("2.5x") == LimitHabits(2.5)
     assert parse_limits("") is None
-    assert str(Limits(5.0, 0.4)) == "5x,40%"
+    assert str(LimitHabits(5.0, 0.4)) == "5x,40%"
     for wrong in ("5", "0x", "5x,140%", "x", "5x,40", "-1x", "5x;40%", "nanx"):
         with pytest.raises(UsageError, match="--limits"):
             parse_limits(wrong)

@@ -7,7 +7,7 @@ from random import Random
 from studies import a_record
 
 from hadar_slurm.core.throughput import ThroughputTable, parse_table
-from hadar_slurm.lab.study.scenarios import NODE_SPEEDS, SCENARIOS, Choices, even_mix, mix
+from hadar_slurm.lab.study.scenarios import NODE_SPEEDS, SCENARIOS, Overrides, even_mix, mix
 from hadar_slurm.lab.study.summary import groups
 from hadar_slurm.resources import data_file
 
@@ -44,7 +44,7 @@ def test_an_even_mix_is_of_jobs_more_alike() -> None:
 
 def test_the_mixes_run_on_five_nodes_of_one_gpu() -> None:
     """Twelve mixes, ten seeds, rounds of 180 s; all policies get the same jobs."""
-    cells = SCENARIOS["hadare-mixes"].cells(Choices(), EMPTY)
+    cells = SCENARIOS["hadare-mixes"].cells(Overrides(), EMPTY)
     policies = {cell.policy for cell in cells}
     assert len(cells) == 12 * 10 * len(policies)
     assert {len(cell.cluster.nodes) for cell in cells} == {5}
@@ -55,7 +55,7 @@ def test_the_mixes_run_on_five_nodes_of_one_gpu() -> None:
 
 def test_choices_narrow_a_scenario() -> None:
     """Options restrict the seeds, the policies and the number of mixes."""
-    choices = Choices(policies=("hadare",), seeds=(4,), first=3)
+    choices = Overrides(policies=("hadare",), seeds=(4,), first=3)
     cells = SCENARIOS["hadare-mixes"].cells(choices, EMPTY)
     assert [(cell.workload.name, cell.workload.seed, cell.policy) for cell in cells] == [
         (f"M-{k}", 4, "hadare") for k in (1, 2, 3)
@@ -113,7 +113,7 @@ def test_hadar480_runs_at_once_and_at_several_loads() -> None:
     """120, 240 and 480 jobs at once, then four loads, with the same jobs for every policy."""
     table_file = data_file("throughputs.json")
     table = parse_table(table_file.read_text(encoding="utf-8"), str(table_file))
-    cells = SCENARIOS["hadar480"].cells(Choices(policies=("hadar", "srsf")), table)
+    cells = SCENARIOS["hadar480"].cells(Overrides(policies=("hadar", "srsf")), table)
     workloads = [cell.workload for cell in cells if cell.policy == "hadar"]
     assert [(len(w.specs), w.load) for w in workloads] == [
         (120, None), (240, None), (480, None), (480, 50.0), (480, 70.0), (480, 90.0), (480, 110.0),

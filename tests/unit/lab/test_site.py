@@ -17,7 +17,7 @@ from hadar_slurm.config import Config
 from hadar_slurm.errors import UsageError
 from hadar_slurm.lab.demo.both_runs import WAYS
 from hadar_slurm.lab.site.adoption import draw_stream
-from hadar_slurm.lab.site.jobs import Work
+from hadar_slurm.lab.site.jobs import UserJob
 from hadar_slurm.lab.site.play import SETTINGS, Played
 from hadar_slurm.lab.site.results import (
     AdoptionRow,
@@ -60,7 +60,7 @@ def test_the_stream_is_drawn_by_its_seed() -> None:
 
 def test_both_ways_request_the_same_of_slurm() -> None:
     """hadar-sbatch gets sbatch's words and, before them, Hadar's options."""
-    work = Work(3.0, num_gpus=2, is_movable=True, options=("--qos=high",))
+    work = UserJob(3.0, num_gpus=2, is_movable=True, options=("--qos=high",))
     plain, hadar = (work.words(SCRIPT, with_hadar=way) for way in (False, True))
     assert plain == ["--gpus=2", "--time=10", "--qos=high", "/site/work.sh", "6", "movable"]
     described = [word for word in hadar if word.startswith("--hadar-")]
@@ -71,7 +71,7 @@ def test_both_ways_request_the_same_of_slurm() -> None:
 
 def test_work_on_one_node_names_no_type() -> None:
     """A gang on one node is asked for by node, so that hadard keeps it there."""
-    words = Work(1.0, num_gpus=4, is_on_one_node=True).words(SCRIPT, with_hadar=False)
+    words = UserJob(1.0, num_gpus=4, is_on_one_node=True).words(SCRIPT, with_hadar=False)
     assert words[:2] == ["--gpus-per-node=4", "--nodes=1"]
 
 

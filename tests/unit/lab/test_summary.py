@@ -5,13 +5,13 @@ from __future__ import annotations
 from studies import a_record
 
 from hadar_slurm.lab.study.compare import Record
-from hadar_slurm.lab.study.summary import COLUMNS, Group, groups, load_series
+from hadar_slurm.lab.study.summary import COLUMNS, ComparableRuns, groups, load_series
 
 TTD = next(column for column in COLUMNS if column.name == "ttd_h")
 TRAINED = next(column for column in COLUMNS if column.name == "utilization")
 
 
-def only(records: list[Record]) -> Group:
+def only(records: list[Record]) -> ComparableRuns:
     (group,) = groups(records)
     return group
 

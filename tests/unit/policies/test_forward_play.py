@@ -7,22 +7,22 @@ import math
 import pytest
 
 from hadar_slurm.core.job import Shape, uniform_shapes
-from hadar_slurm.policies.hadar.forward_play import Pace, Play, PlayedJob, Pools
-from hadar_slurm.policies.hadar.kinds import Kind
+from hadar_slurm.policies.hadar.forward_play import Play, PlayedJob, Pools, Resolution
+from hadar_slurm.policies.hadar.kinds import JobKind
 from hadar_slurm.policies.hadar.ways import BY_WORK
 
-EXACT = Pace(round_s=100.0, growth=0.0)
+EXACT = Resolution(round_s=100.0, growth=0.0)
 
 
-def kind(gpus: int = 1, speeds: tuple[float, ...] = (1.0,)) -> Kind:
+def kind(gpus: int = 1, speeds: tuple[float, ...] = (1.0,)) -> JobKind:
     """Return jobs of one kind with a throughput of a step/s on the fastest type."""
     order = tuple(sorted((i for i, v in enumerate(speeds) if v), key=lambda i: -speeds[i]))
-    return Kind(gpus, speeds, order, 1.0, speeds, speeds, order, uniform_shapes(gpus))
+    return JobKind(gpus, speeds, order, 1.0, speeds, speeds, order, uniform_shapes(gpus))
 
 
 def job(
     left_s: float,
-    of: Kind | None = None,
+    of: JobKind | None = None,
     *,
     at_s: float = 0.0,
     restart_s: float = 0.0,
@@ -125,7 +125,7 @@ def test_a_gang_mixes_types_at_the_speed_of_the_slowest() -> None:
 def test_a_play_with_too_few_steps_is_given_up() -> None:
     """The number of jobs considered is bounded."""
     jobs = [job(100.0 + number) for number in range(50)]
-    assert not Play(jobs, Pools([[1]]), shortest, Pace(100.0, 0.0, most_steps=100)).run()
+    assert not Play(jobs, Pools([[1]]), shortest, Resolution(100.0, 0.0, most_steps=100)).run()
 
 
 def test_later_rounds_are_longer() -> None:
@@ -133,7 +133,7 @@ def test_later_rounds_are_longer() -> None:
     found = []
     for growth in (0.0, 0.05):
         jobs = [job(1000.0 + 10 * number) for number in range(40)]
-        play = Play(jobs, Pools([[2]]), shortest, Pace(100.0, growth))
+        play = Play(jobs, Pools([[2]]), shortest, Resolution(100.0, growth))
         assert play.run()
         found.append((play.steps, max(each.end_s for each in jobs)))
     (exact, ends_s), (coarse, about_s) = found

@@ -9,7 +9,7 @@ from builders import ROUND, a_cluster, a_job, a_snapshot, placed_by, some_rates
 
 from hadar_slurm.core.job import Job
 from hadar_slurm.policies.hadar import policy as policy_module
-from hadar_slurm.policies.hadar.look_ahead import Choice
+from hadar_slurm.policies.hadar.look_ahead import WayInUse
 from hadar_slurm.policies.hadar.policy import Hadar, Memory
 from hadar_slurm.policies.hadar.ways import Typing, Way
 from hadar_slurm.policies.hadar_paper.policy import HadarPaper
@@ -23,7 +23,7 @@ DAY_S = 86400.0
 def plan(cluster: str, *jobs: Job, now_s: float = 0.0, way: Way | None = None) -> dict[str, str]:
     """Return the placed jobs and their GPUs, under a given way if there is one."""
     ids = frozenset(job.job_id for job in jobs)
-    choice = Choice(way, now_s, ids, span_s=0.0) if way else None
+    choice = WayInUse(way, now_s, ids, span_s=0.0) if way else None
     round_ = replace(ROUND, memory=Memory(choice=choice))
     return placed_by(Hadar().plan(a_snapshot(cluster, *jobs, now_s=now_s), round_))
 

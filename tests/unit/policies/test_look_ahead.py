@@ -11,16 +11,16 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.policies.hadar import look_ahead
-from hadar_slurm.policies.hadar.forward_play import Pace
+from hadar_slurm.policies.hadar.forward_play import Resolution
 from hadar_slurm.policies.hadar.history import History
 from hadar_slurm.policies.hadar.kinds import Kinds
-from hadar_slurm.policies.hadar.look_ahead import Choice, View, choose, is_due
+from hadar_slurm.policies.hadar.look_ahead import View, WayInUse, choose, is_due
 from hadar_slurm.policies.hadar.policy import Hadar
 from hadar_slurm.policies.hadar.ways import Typing, Way
 
 V100 = some_rates(V100=10.0)
 AHEAD = Hadar()
-ROUND_PACE = Pace(360.0, 0.0)
+ROUND_PACE = Resolution(360.0, 0.0)
 
 
 def view(cluster: str, *jobs: Job) -> View:
@@ -102,7 +102,7 @@ def test_at_the_end_of_a_workload_the_makespan_weighs_no_more_than_before() -> N
 def test_a_way_is_kept_while_nothing_changes() -> None:
     """It is chosen again two rounds after a job came, and after five rounds anyway."""
     jobs = (a_job("1"), a_job("2"))
-    choice = Choice(Way(), 0.0, frozenset({JobId("1"), JobId("2")}), span_s=0.0)
+    choice = WayInUse(Way(), 0.0, frozenset({JobId("1"), JobId("2")}), span_s=0.0)
     assert not is_due(choice, jobs, 720.0, 360.0, expects=False)
     assert not is_due(choice, jobs[:1], 360.0, 360.0, expects=False)
     assert is_due(choice, jobs[:1], 720.0, 360.0, expects=False)
@@ -111,7 +111,7 @@ def test_a_way_is_kept_while_nothing_changes() -> None:
 
 def test_a_choice_for_long_is_made_less_often() -> None:
     """Where the last end is 200 h away, a choice is kept for two hours after news."""
-    choice = Choice(Way(), 0.0, frozenset({JobId("1")}), span_s=200 * 3600.0)
+    choice = WayInUse(Way(), 0.0, frozenset({JobId("1")}), span_s=200 * 3600.0)
     jobs = (a_job("2"),)
     assert not is_due(choice, jobs, 1.9 * 3600.0, 360.0, expects=False)
     assert is_due(choice, jobs, 2.1 * 3600.0, 360.0, expects=False)
@@ -119,7 +119,7 @@ def test_a_choice_for_long_is_made_less_often() -> None:
 
 def test_a_way_is_chosen_again_when_arrivals_end() -> None:
     """Two rounds after the last choice, however long that one was to last."""
-    choice = Choice(Way(), 0.0, frozenset({JobId("1")}), span_s=200 * 3600.0, expects=True)
+    choice = WayInUse(Way(), 0.0, frozenset({JobId("1")}), span_s=200 * 3600.0, expects=True)
     jobs = (a_job("1"),)
     assert not is_due(choice, jobs, 3600.0, 360.0, expects=True)
     assert not is_due(choice, jobs, 600.0, 360.0, expects=False)
@@ -191,7 +191,7 @@ def test_the_primal_dual_decision_goes_first_on_its_types() -> None:
     k80 = seen.kinds.allocator.gpu_types.index("K80")
     decided = frozenset({(JobId("1"), k80), (JobId("2"), k80)})
     way = Way(1.0, Typing.FASTEST, decided=decided)
-    jobs = seen.play(way, Pace(10_000.0, 0.0))[1]
+    jobs = seen.play(way, Resolution(10_000.0, 0.0))[1]
     assert [(job.end_s, job.is_promoted) for job in jobs] == [(100.0, False), (1800.0, True)]
     assert choose(seen, None, 360.0, decided=decided)[2] > choose(seen, None, 360.0)[2]
 
@@ -261,6 +261,6 @@ def test_a_former_job_that_runs_nowhere_any_more_is_not_expected_again() -> None
     jobs = (a_job("1", throughputs=V100), a_job("2", throughputs=V100))
     former = a_job("3", throughputs=some_rates(K80=1.0))
     seen = replace(view("1xV100", *jobs), expected=[(10.0, former), (20.0, jobs[0])])
-    outlook, played, _ = seen.play(Way(), Pace(360.0, 0.0))
+    outlook, played, _ = seen.play(Way(), Resolution(360.0, 0.0))
     assert outlook is not None
     assert len(played) == 3

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hadar_slurm.core.job import Job
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.policies.hadar.kinds import Kinds
-from hadar_slurm.policies.hadar.look_ahead import Choice
+from hadar_slurm.policies.hadar.look_ahead import WayInUse
 from hadar_slurm.policies.hadar.policy import Hadar, Memory
 from hadar_slurm.policies.hadar.shares import (
-    Asked,
     Leads,
     Shares,
+    WantedService,
     budget_of,
     dealt,
     most_of,
@@ -29,7 +29,7 @@ from hadar_slurm.policies.hadar.ways import Way
 V100 = some_rates(V100=10.0)
 DAY_S = 86400.0
 USERS = st.sampled_from("abc")
-ASKED = st.lists(st.builds(Asked, USERS, st.floats(1, 100)), max_size=20)
+ASKED = st.lists(st.builds(WantedService, USERS, st.floats(1, 100)), max_size=20)
 LEADS = st.dictionaries(USERS, st.floats(-200, 200))
 
 
@@ -40,7 +40,7 @@ def of(user: str, job: Job) -> Job:
 
 @given(ASKED, LEADS, st.floats(0, 300))
 def test_every_job_is_dealt_once_and_each_users_in_hadars_order(
-    asked: list[Asked], leads: dict[str, float], budget: float
+    asked: list[WantedService], leads: dict[str, float], budget: float
 ) -> None:
     """The order is a permutation that keeps the order of each user's own jobs."""
     order = dealt(asked, leads, budget)
@@ -51,20 +51,22 @@ def test_every_job_is_dealt_once_and_each_users_in_hadars_order(
 
 
 @given(ASKED, LEADS)
-def test_without_shares_hadars_order_holds(asked: list[Asked], leads: dict[str, float]) -> None:
+def test_without_shares_hadars_order_holds(
+    asked: list[WantedService], leads: dict[str, float]
+) -> None:
     """An infinite budget changes nothing, nor does any budget for jobs without users."""
     same = list(range(len(asked)))
     assert dealt(asked, leads, math.inf) == same
-    assert dealt([Asked("", gpu_s) for _, gpu_s in asked], leads, 0.0) == same
+    assert dealt([WantedService("", gpu_s) for _, gpu_s in asked], leads, 0.0) == same
 
 
 @given(ASKED, st.lists(st.floats(1, 100), min_size=1, max_size=30), LEADS, st.floats(0, 300))
 def test_no_claim_puts_more_than_the_budget_before_a_job_within_its_own(
-    asked: list[Asked], flood: list[float], leads: dict[str, float], budget: float
+    asked: list[WantedService], flood: list[float], leads: dict[str, float], budget: float
 ) -> None:
     """However many jobs a user claims to be first, before those of a user within the budget goes at
     most what is left of it, and one job."""
-    order = dealt([*(Asked("liar", each) for each in flood), *asked], leads, budget)
+    order = dealt([*(WantedService("liar", each) for each in flood), *asked], leads, budget)
     needs = {user: sum(each.gpu_s for each in asked if each.user == user) for user in "abc"}
     within = {u for u, need in needs.items() if need and leads.get(u, 0.0) + need <= budget}
     last = max((at for at, p in enumerate(order) if _user(p, flood, asked) in within), default=-1)
@@ -72,13 +74,18 @@ def test_no_claim_puts_more_than_the_budget_before_a_job_within_its_own(
     assert sum(ahead) <= budget + max(flood)
 
 
-def _user(position: int, flood: list[float], asked: list[Asked]) -> str:
+def _user(position: int, flood: list[float], asked: list[WantedService]) -> str:
     return "liar" if position < len(flood) else asked[position - len(flood)].user
 
 
 def test_beyond_the_budget_the_least_lead_goes_first() -> None:
     """Of users who are all ahead of the budget, the one who is least ahead is served, in turns."""
-    asked = [Asked("a", 10.0), Asked("a", 10.0), Asked("b", 10.0), Asked("b", 10.0)]
+    asked = [
+        WantedService("a", 10.0),
+        WantedService("a", 10.0),
+        WantedService("b", 10.0),
+        WantedService("b", 10.0),
+    ]
     assert dealt(asked, {"a": 25.0, "b": 20.0}, 0.0) == [2, 0, 3, 1]
 
 
@@ -190,7 +197,7 @@ def test_a_job_that_claims_the_whole_horizon_is_not_critical_before_another_user
     honest = of("ada", a_job("1", on="n1:V100:1", steps=1000, throughputs=V100))
     liar = claimed((10**15, 10.0, True), 2, 1, 7 * DAY_S)
     for way in (Way(critical_first=True), Way(promoted=frozenset({liar.job_id}))):
-        choice = Choice(way, 0.0, frozenset({honest.job_id, liar.job_id}), 1e12)
+        choice = WayInUse(way, 0.0, frozenset({honest.job_id, liar.job_id}), 1e12)
         round_ = replace(ROUND, memory=Memory(choice=choice))
         plan = Hadar().plan(a_snapshot("1xV100", honest, liar), round_)
         assert placed_by(plan) == {"1": "n1:V100:1"}

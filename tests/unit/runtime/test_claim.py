@@ -21,17 +21,23 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 from fakes.alone import Alone  # noqa: E402
 from fakes.trainings import Training, until  # noqa: E402
 
-from hadar_slurm.runtime.membership.claim import Claim, ClaimedRun, HeldError, State, run_path  # noqa: E402
+from hadar_slurm.runtime.membership.claim import (  # noqa: E402
+    ClaimedRun,
+    HeldError,
+    Membership,
+    RunState,
+    run_path,
+)
 from hadar_slurm.runtime.membership.presence import Presence  # noqa: E402
 from hadar_slurm.runtime.membership.surroundings import Surroundings  # noqa: E402
 
 HOLDER = """
 import sys, time, multiprocessing
 from pathlib import Path
-from hadar_slurm.runtime.membership.claim import Claim, ClaimedRun
+from hadar_slurm.runtime.membership.claim import ClaimedRun, Membership
 from hadar_slurm.runtime.membership.surroundings import Surroundings
 where = Surroundings(copy=0, directory=Path(sys.argv[1]), job="42", restart=int(sys.argv[2]))
-claim = Claim(where.directory, 0, ClaimedRun.of(where, ("a",), 1), 0.5, 0.01)
+claim = Membership(where.directory, 0, ClaimedRun.of(where, ("a",), 1), 0.5, 0.01)
 claim.take()
 claim.note()
 if sys.argv[3:]:
@@ -55,11 +61,13 @@ def holder(directory: Path, restart: int, *more: str) -> Iterator[subprocess.Pop
         process.communicate()
 
 
-def a_claim(directory: Path, restart: int = 0, gone_after_s: float = 0.5, **other: object) -> Claim:
+def a_claim(
+    directory: Path, restart: int = 0, gone_after_s: float = 0.5, **other: object
+) -> Membership:
     """Return a claim to be copy 0 of job 42, on this machine or another."""
     where = Surroundings(copy=0, directory=directory, job="42", restart=restart)
     run = replace(ClaimedRun.of(where, ("a",), 1), **other)  # type: ignore[arg-type]
-    return Claim(directory, 0, run, gone_after_s, poll_s=0.01)
+    return Membership(directory, 0, run, gone_after_s, poll_s=0.01)
 
 
 def noted(directory: Path, run: ClaimedRun) -> None:
@@ -143,7 +151,7 @@ def test_a_lock_that_outlives_its_node_is_replaced(tmp_path: Path) -> None:
             noted(tmp_path, away)
             claim = a_claim(tmp_path, restart=restart)
             assert claim.take() == away
-            claim.leave(State.LEFT)
+            claim.leave(RunState.LEFT)
             run_path(tmp_path, 0).unlink()
 
 
@@ -159,14 +167,14 @@ def test_signs_of_life_tell_of_a_process_on_another_node(tmp_path: Path) -> None
         other.leave()
     claim = a_claim(tmp_path)
     assert claim.take() is not None
-    claim.leave(State.LEFT)
+    claim.leave(RunState.LEFT)
     # Its note says that it has left, so there is no wait for signs of life.
-    noted(tmp_path, a_claim(tmp_path, host="away", boot="x", state=State.LEFT).mine)
+    noted(tmp_path, a_claim(tmp_path, host="away", boot="x", state=RunState.LEFT).mine)
     begun_s = time.monotonic()
     again = a_claim(tmp_path, gone_after_s=60)
     assert again.take() is not None
     assert time.monotonic() - begun_s < 30
-    again.leave(State.LEFT)
+    again.leave(RunState.LEFT)
 
 
 def test_one_process_is_not_two_copies_of_one_number(tmp_path: Path) -> None:
@@ -175,7 +183,7 @@ def test_one_process_is_not_two_copies_of_one_number(tmp_path: Path) -> None:
     first.take()
     with pytest.raises(HeldError):
         a_claim(tmp_path).take()
-    first.leave(State.LEFT)
+    first.leave(RunState.LEFT)
     second = a_claim(tmp_path)
     second.take()
-    second.leave(State.LEFT)
+    second.leave(RunState.LEFT)

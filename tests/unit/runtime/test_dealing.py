@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 pytest.importorskip("torch", reason="needs PyTorch")
 
 from hadar_slurm.handoff import Assignment, write_assignment  # noqa: E402
-from hadar_slurm.runtime.averaging.modes import Kind  # noqa: E402
+from hadar_slurm.runtime.averaging.modes import IntervalKind  # noqa: E402
 from hadar_slurm.runtime.dealing import Dealer  # noqa: E402
 from hadar_slurm.runtime.files.records import SlotEnd  # noqa: E402
 from hadar_slurm.runtime.settings import Settings  # noqa: E402
@@ -46,7 +46,7 @@ def test_without_a_choice_of_the_user_intervals_last_some_seconds(tmp_path: Path
     for assignment in (None, path):
         dealer = Dealer(Settings(), assignment)
         assert 2.0 <= dealer.deal(LONG, SPEEDS, 0.0).length_s <= 5.0
-        together = replace(dealer, kind=lambda end, here: Kind.SYNCHRONOUS)
+        together = replace(dealer, kind=lambda end, here: IntervalKind.SYNCHRONOUS)
         assert together.deal(LONG, SPEEDS, 0.0).length_s == 60.0
         assert together.deal(LONG, SPEEDS, 10.0).length_s == pytest.approx(200.0)
         set_by_user = replace(together, settings=Settings(slot_s=7.0))
@@ -167,7 +167,7 @@ def test_a_number_of_intervals_that_is_none_is_refused() -> None:
 
 def test_copies_train_synchronously_after_they_had_one_state_of_the_optimiser() -> None:
     """Else equal gradients would move parameters apart; an interval of a step each does it."""
-    dealer = Dealer(Settings(slot_s=10.0), None, lambda end, here: Kind.SYNCHRONOUS)
+    dealer = Dealer(Settings(slot_s=10.0), None, lambda end, here: IntervalKind.SYNCHRONOUS)
     apart = replace(LONG, with_state=False, states=(2,))
     alone = replace(LONG, with_state=False, states=(2, 3))  # of a copy that was asked to save
     for end in (apart, alone):

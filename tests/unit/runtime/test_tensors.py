@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch")
 
 from hadar_slurm.runtime.files.tensors import (  # noqa: E402
     BLOCK,
-    Stream,
+    StreamedTensor,
     TensorFile,
     TensorFileError,
 )
@@ -91,7 +91,9 @@ def test_blocks_are_the_tensor_and_may_not_be_exchanged(tmp_path: Path) -> None:
     """A tensor of several blocks is read and written without a second place in memory."""
     path, count = tmp_path / "file.safetensors", 2 * BLOCK + 100
     tensor = torch.arange(float(count)).reshape(4, -1)
-    parts = Stream(tensor.dtype, tensor.shape, lambda: iter(tensor.reshape(-1).split(BLOCK)))
+    parts = StreamedTensor(
+        tensor.dtype, tensor.shape, lambda: iter(tensor.reshape(-1).split(BLOCK))
+    )
     write_tensors(path, {"x": parts}, {"slot": 3})
     file = TensorFile(path)
     assert torch.equal(file.tensor("x"), tensor)
@@ -113,7 +115,7 @@ def test_a_stream_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
     path = tmp_path / "file.safetensors"
     with pytest.raises(KeyError, match="broken"):
-        write_tensors(path, {"x": Stream(torch.float32, torch.Size([4]), blocks)}, {})
+        write_tensors(path, {"x": StreamedTensor(torch.float32, torch.Size([4]), blocks)}, {})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -33,18 +33,18 @@ from hadar_slurm.metrics import Segment, segments
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.resources import data_file
 from hadar_slurm.sim.backend import SimBackend
-from hadar_slurm.web.history import MAX_ROUNDS, History
+from hadar_slurm.web.history import MAX_ROUNDS, JournalView
 
 
-def of(*lines: Tree) -> History:
+def of(*lines: Tree) -> JournalView:
     """Return the history of these rounds."""
-    history = History()
+    history = JournalView()
     for line in lines:
         history.add(line)
     return history
 
 
-def bars(history: History) -> list[tuple[str, str, float, float]]:
+def bars(history: JournalView) -> list[tuple[str, str, float, float]]:
     """Return each bar as job, gang, start and end, in rounds since NOW_S."""
     return [
         (str(b.job_id), str(b.gang), (b.start_s - NOW_S) / ROUND_S, (b.end_s - NOW_S) / ROUND_S)
@@ -184,7 +184,7 @@ def test_a_strange_line_is_counted_and_left_out(strange: object) -> None:
 
 def test_memory_is_bounded() -> None:
     """The numbers of bars and rounds are limited; the oldest are dropped."""
-    history = History(max_bars=400)
+    history = JournalView(max_bars=400)
     for number in range(1000):
         ended = {str(number - 1): {"phase": "done", "end_s": NOW_S + number * ROUND_S}}
         history.add(
@@ -216,7 +216,7 @@ def test_whatever_hadard_writes_is_taken_in(snapshot: Snapshot, data: st.DataObj
     statuses = st.sampled_from(list(Status))
     outcomes = [Outcome(action, data.draw(statuses)) for action in reconcile(snapshot, plan)]
     record = RoundRecord(Round(3, snapshot.now_s, 360.0), "change", "p", snapshot, plan, outcomes)
-    history = History()
+    history = JournalView()
     assert history.add(json.loads(json.dumps(as_line(record))))
     assert set(history.now.jobs) == set(snapshot.by_id)
     for gpu_type, total in snapshot.cluster.gpus_by_type.items():

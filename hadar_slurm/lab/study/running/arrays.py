@@ -53,7 +53,7 @@ _REMEDIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RunRequest:
     """What each run asks of Slurm."""
 
     # "" is Slurm's default.
@@ -71,7 +71,7 @@ class Request:
 class Arrays:
     """Runs cells as tasks of job arrays; raises ConfigError or SlurmError with the remedy."""
 
-    request: Request = field(default_factory=Request)
+    request: RunRequest = field(default_factory=RunRequest)
     runner: Runner = field(default_factory=Runner)
     poll_s: float = 5.0
     late_s: float = _LATE_S
@@ -228,7 +228,7 @@ class _Book:
 
 
 def _submitted(
-    request: Request, place: Path, cells: Sequence[Cell], paths: Sequence[Path]
+    request: RunRequest, place: Path, cells: Sequence[Cell], paths: Sequence[Path]
 ) -> list[str]:
     """Submit an array, and return the ids of its tasks."""
     submitit = _library()

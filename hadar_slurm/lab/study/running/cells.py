@@ -28,7 +28,7 @@ class Watcher(Protocol):
         """A cell has ended, in this run or (`was_known`) in an earlier one."""
 
 
-class Way(Protocol):
+class CellRunner(Protocol):
     """Runs cells, and yields the index and the record of each as it ends."""
 
     def __call__(
@@ -37,7 +37,9 @@ class Way(Protocol):
         """Run the cells `todo`, and write the file of each in `folder`."""
 
 
-def run_cells(cells: Sequence[Cell], folder: Path, *, way: Way, watcher: Watcher) -> list[Record]:
+def run_cells(
+    cells: Sequence[Cell], folder: Path, *, way: CellRunner, watcher: Watcher
+) -> list[Record]:
     """Run all cells that have no result in `folder`, and return the records of all, in order.
 
     The next run retries failed cells. After an exception, such as Ctrl-C, no process and no job of

@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from hadar_slurm.runtime.averaging.modes import Choice, Kind, Mode  # noqa: E402
+from hadar_slurm.runtime.averaging.modes import IntervalChooser, IntervalKind, TrainingMode  # noqa: E402
 from hadar_slurm.runtime.synchronous.fitness import Fitness  # noqa: E402
 
 Script = Callable[[Fitness, Any, Any], None]
@@ -107,18 +107,21 @@ def test_a_sparse_gradient_is_not_exchanged() -> None:
 
 def test_an_interval_is_watched_once_for_the_same_copies() -> None:
     """Copies that never can train synchronously, as those of an older script, do not delay it."""
-    choice = Choice(Mode.AUTO)
-    assert choice.kind((0,), (), ()) is Kind.AVERAGED
-    assert choice.kind((0, 1), (), ()) is Kind.WATCHED
-    assert choice.kind((0, 1), (0,), ()) is Kind.AVERAGED
-    assert choice.kind((0, 1), (0, 1), ()) is Kind.SYNCHRONOUS
-    assert choice.kind((0, 1), (0, 1), (0, 1)) is Kind.AVERAGED
-    assert choice.kind((0, 1, 2), (0, 1), (0, 1)) is Kind.WATCHED
-    assert choice.kind((0, 1, 2), (0, 1, 2), (0, 1)) is Kind.SYNCHRONOUS
+    choice = IntervalChooser(TrainingMode.AUTO)
+    assert choice.kind((0,), (), ()) is IntervalKind.AVERAGED
+    assert choice.kind((0, 1), (), ()) is IntervalKind.WATCHED
+    assert choice.kind((0, 1), (0,), ()) is IntervalKind.AVERAGED
+    assert choice.kind((0, 1), (0, 1), ()) is IntervalKind.SYNCHRONOUS
+    assert choice.kind((0, 1), (0, 1), (0, 1)) is IntervalKind.AVERAGED
+    assert choice.kind((0, 1, 2), (0, 1), (0, 1)) is IntervalKind.WATCHED
+    assert choice.kind((0, 1, 2), (0, 1, 2), (0, 1)) is IntervalKind.SYNCHRONOUS
 
 
 def test_a_mode_that_was_asked_for_is_not_watched() -> None:
     """Only "auto" has something to find out."""
-    assert Choice(Mode.AVERAGED).kind((0, 1), (0, 1), ()) is Kind.AVERAGED
-    assert Choice(Mode.SYNCHRONOUS).kind((0, 1), (0,), ()) is Kind.AVERAGED
-    assert Choice(Mode.SYNCHRONOUS).kind((0, 1), (0, 1), (0, 1)) is Kind.SYNCHRONOUS
+    assert IntervalChooser(TrainingMode.AVERAGED).kind((0, 1), (0, 1), ()) is IntervalKind.AVERAGED
+    assert IntervalChooser(TrainingMode.SYNCHRONOUS).kind((0, 1), (0,), ()) is IntervalKind.AVERAGED
+    assert (
+        IntervalChooser(TrainingMode.SYNCHRONOUS).kind((0, 1), (0, 1), (0, 1))
+        is IntervalKind.SYNCHRONOUS
+    )

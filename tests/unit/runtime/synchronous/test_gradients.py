@@ -19,7 +19,7 @@ from hadar_slurm.runtime.synchronous.gradients import (  # noqa: E402
     Exchanged,
     Field,
     Gradients,
-    Outcome,
+    StepOutcome,
 )
 from hadar_slurm.runtime.synchronous.links import LinkError, Links  # noqa: E402
 from hadar_slurm.runtime.synchronous.transfer import send_bytes  # noqa: E402
@@ -83,7 +83,7 @@ def test_unequal_shares_give_the_gradients_of_the_batch(tmp_path: Path) -> None:
     loss_of(whole, range(12)).backward()
     nn.utils.clip_grad_norm_(whole.parameters(), 0.1)
     (one, told), (other, _) = in_copies(tmp_path, train)
-    assert told.outcome is Outcome.APPLIED
+    assert told.outcome is StepOutcome.APPLIED
     assert told.any(Field.CLOSE)
     assert not told.any(Field.LEAVES)
     for name, parameter in whole.named_parameters():
@@ -108,7 +108,7 @@ def test_parts_are_exchanged_once(tmp_path: Path) -> None:
     whole = model().eval()
     loss_of(whole, range(12)).backward()
     for made, found in in_copies(tmp_path, train):
-        assert found.outcome is Outcome.APPLIED
+        assert found.outcome is StepOutcome.APPLIED
         assert torch.allclose(made[0].weight.grad, whole[0].weight.grad, atol=1e-7)
 
 
@@ -136,7 +136,7 @@ def test_a_value_that_is_not_finite_enters_no_copy(tmp_path: Path) -> None:
         (loss_of(gradients.model, range(6 * rank, 6 * rank + 6)) * factor).backward()
 
     for made, found in in_copies(tmp_path, train):
-        assert found.outcome is Outcome.DROPPED
+        assert found.outcome is StepOutcome.DROPPED
         assert found.why == "gradients of rank 1 have NaN or infinite values"
         assert all(each.grad is None for each in made.parameters())
         assert torch.equal(made[1].running_mean, torch.zeros(3))
@@ -156,7 +156,7 @@ def test_parameters_that_are_not_finite_are_told(tmp_path: Path, is_scaled: bool
         loss_of(gradients.model, range(6 * rank, 6 * rank + 6)).backward()
 
     for _, found in in_copies(tmp_path, train):
-        assert found.outcome is Outcome.DROPPED
+        assert found.outcome is StepOutcome.DROPPED
         assert found.column(Field.SPOILT) == [0.0, 1.0]
 
 
@@ -170,7 +170,7 @@ def test_infinite_gradients_are_a_scalers_own_affair(tmp_path: Path) -> None:
         (loss_of(gradients.model, range(6 * rank, 6 * rank + 6)) * factor).backward()
 
     for made, found in in_copies(tmp_path, train):
-        assert found.outcome is Outcome.APPLIED
+        assert found.outcome is StepOutcome.APPLIED
         assert not torch.isfinite(made[2].weight.grad).all()
         assert torch.isfinite(made[1].running_mean).all()
 
@@ -180,7 +180,7 @@ def test_infinite_gradients_are_a_scalers_own_affair(tmp_path: Path) -> None:
         train(0, gradients)
 
     for made, found in in_copies(tmp_path / "again", spoil):
-        assert found.outcome is Outcome.DROPPED
+        assert found.outcome is StepOutcome.DROPPED
         assert torch.equal(made[1].running_mean, torch.zeros(3))
 
 
@@ -197,7 +197,7 @@ def test_a_mask_is_no_fault(tmp_path: Path) -> None:
         return made
 
     for made, found in in_copies(tmp_path, train, make=masked):
-        assert found.outcome is Outcome.APPLIED
+        assert found.outcome is StepOutcome.APPLIED
         assert torch.equal(made.mask, masked().mask)
 
 
@@ -231,9 +231,9 @@ def test_a_copy_that_comes_back_changes_no_later_step(tmp_path: Path) -> None:
 
     def stays() -> None:
         gradients = without_rate(mine)
-        assert step(gradients, links_of("one", 0)).outcome is Outcome.BROKEN
+        assert step(gradients, links_of("one", 0)).outcome is StepOutcome.BROKEN
         is_intact[0] = True
-        assert step(gradients, links_of("two", 0)).outcome is Outcome.APPLIED
+        assert step(gradients, links_of("two", 0)).outcome is StepOutcome.APPLIED
 
     def stands_still() -> None:
         links = links_of("one", 1)
@@ -270,7 +270,7 @@ def test_samples_that_are_missing_are_noticed(
         loss_of(gradients.model, range(6)).backward()
 
     for _, found in in_copies(tmp_path, train):
-        assert found.outcome is Outcome.DROPPED
+        assert found.outcome is StepOutcome.DROPPED
         assert why in found.why
 
 
@@ -293,13 +293,13 @@ def test_a_copy_that_leaves_breaks_the_step_of_the_others(tmp_path: Path) -> Non
         assert gradients.links is not None
         if rank == 2:
             gradients.links.close()
-            gradients.last = Exchanged(Outcome.BROKEN)
+            gradients.last = Exchanged(StepOutcome.BROKEN)
             return
         gradients.expect(6, 12, 1)
         loss_of(gradients.model, range(6)).backward()
 
     for made, found in in_copies(tmp_path, train, count=3):
-        assert found.outcome is Outcome.BROKEN
+        assert found.outcome is StepOutcome.BROKEN
         assert all(each.grad is None for each in made.parameters())
 
 
