@@ -12,7 +12,6 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from hadar_slurm.config import Config
-from hadar_slurm.daemon.dry_run import dry_run
 from hadar_slurm.daemon.options import configuration, option_parser
 from hadar_slurm.daemon.rounds import run_with
 from hadar_slurm.daemon.signals import Requests, signal_requests
@@ -43,7 +42,11 @@ def main(words: Sequence[str] | None = None, world: World | None = None) -> int:
     form = "%(asctime)s %(levelname)s %(message)s"
     logging.basicConfig(level=options.log_level.upper(), format=form, stream=sys.stderr)
     try:
-        return dry_run(configuration(options), world) if options.dry_run else _run(options, world)
+        if options.dry_run:
+            from hadar_slurm.daemon.dry_run import dry_run
+
+            return dry_run(configuration(options), world)
+        return _run(options, world)
     except HadarError as error:
         print(f"hadard: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1

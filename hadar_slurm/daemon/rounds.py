@@ -12,7 +12,7 @@ from functools import partial
 from hadar_slurm import __version__
 from hadar_slurm.config import Config
 from hadar_slurm.daemon.signals import Requests
-from hadar_slurm.daemon.signs_of_life import SignsOfLife
+from hadar_slurm.daemon.signs_of_life import Places, SignsOfLife
 from hadar_slurm.daemon.supervisor import notify
 from hadar_slurm.daemon.world import (
     Life,
@@ -26,7 +26,7 @@ from hadar_slurm.daemon.world import (
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.journal import Journal, claim_facts
 from hadar_slurm.slurm.backend import SlurmBackend
-from hadar_slurm.slurm.client.protocol import Partitions, Site, SlurmAdapter
+from hadar_slurm.slurm.client.protocol import Site, SlurmAdapter
 from hadar_slurm.slurm.wakeup import FILE_NAME as WAKE_FILE
 from hadar_slurm.slurm.wakeup import make_wake_file
 from hadar_slurm.state.lease import Lease
@@ -35,6 +35,9 @@ from hadar_slurm.state.reaper_count import read_expired
 from hadar_slurm.state.spool import make_spool
 
 log = logging.getLogger("hadard")
+
+# A round that has failed is run again after so long.
+_RETRY_S = 10.0
 
 
 @dataclass
@@ -47,9 +50,11 @@ class _Rounds:
     journal: Journal
     # `run_rounds` with all that does not depend on the mode.
     run: Callable[..., int]
+    places: Places
     problems: Problems = field(default_factory=Problems)
-    # The errors of the last round.
+    # The errors of the last round, and in what the first mode with a fault has failed, and why.
     faults: tuple[str, ...] = ()
+    failed: tuple[str, str] = ("", "")
 
     def is_off(self) -> bool:
         # hadard changes nothing that it cannot record, so no job may be held for it.
@@ -57,14 +62,19 @@ class _Rounds:
 
     def record_all(self, record: RoundRecord) -> None:
         """Record a round of the first mode, and run and record one of each other mode."""
-        self.faults = ()
+        self.faults, self.failed = (), ("", "")
         self._record(record, self.backends[0])
         for each in self.backends[1:]:
             self.run(each, record=partial(self._record, source=each), max_rounds=1)
+        if not self.failed[0]:
+            self.places.refresh()
+        self.life.rounds = self.life.rounds.after(time.time(), *self.failed)
         self._gather_problems()
 
     def _record(self, record: RoundRecord, source: SlurmBackend) -> None:
         self.faults = record.errors or self.faults
+        if record.failed_in and not self.failed[0]:
+            self.failed = record.failed_in, record.fault
         first = self.backends[0]
         more: dict[str, object] = {"held": first.ledger.num_held}
         more |= {"commands": self.life.take_answers(), "averages": first.take_averages()}
@@ -95,6 +105,16 @@ class _Rounds:
         problems.set(Problem.PROFILE, first.profile.fault if first.profile else "")
 
 
+def _backends(config: Config, slurm: SlurmAdapter, world: World) -> list[SlurmBackend]:
+    """Return the backend of each mode, the most invasive first."""
+    furthest, *others = modes(config).all
+    if furthest.places:
+        make_directory(config.state_dir, "state_dir")
+    backend = backend_of(config, slurm, world, furthest)
+    # One ledger for all modes: separate ones would overwrite each other.
+    return [backend, *(replace(backend, mode=mode) for mode in others)]
+
+
 def run_with(
     config: Config,
     slurm: SlurmAdapter,
@@ -109,33 +129,33 @@ def run_with(
 
     Raises ConfigError for a directory that cannot be made.
     """
-    furthest, *others = modes(config).all
-    if furthest.places:
-        make_directory(config.state_dir, "state_dir")
-    backend = backend_of(config, slurm, world, furthest)
-    # One ledger for all modes: separate ones would overwrite each other.
-    backends = [backend, *(replace(backend, mode=mode) for mode in others)]
+    backends = _backends(config, slurm, world)
     policy = Remembering(world.make_policy(config), policy_of(config))
     length_s, clock = config.round_seconds, time.perf_counter
     run = partial(run_rounds, policy=policy, length_s=length_s, now_s=world.now_s, clock=clock)
+    run = partial(run, retry_s=min(_RETRY_S, length_s))
     max_bytes, keep = config.journal_megabytes * 1e6, config.journal_files
     journal = Journal(config.journal, max_bytes=max_bytes, keep=keep)
-    rounds = _Rounds(config, world.life, backends, journal, run)
+    places = Places(modes(config), slurm.partitions)
+    rounds = _Rounds(config, world.life, backends, journal, run, places)
     for each in backends:
         each.is_stopping = lambda: requests.to_end or requests.to_reload
         each.is_off = rounds.is_off
         each.foresee = partial(policy.foresee, round_s=length_s)
-    places = ", ".join([config.mode, *(f"{name}: {m}" for name, m in config.partitions.items())])
+    words = ", ".join([config.mode, *(f"{name}: {m}" for name, m in config.partitions.items())])
     text = "hadard %s on cluster %s, policy %s, %s, through %s"
-    log.info(text, __version__, cluster.name, policy.name, places, slurm.name)
-    partitions = Partitions(()) if once else backend.slurm.partitions()
-    placed = () if once else modes(config).places_in(partitions)
-    steered = modes(config).steers_in(partitions)
+    log.info(text, __version__, cluster.name, policy.name, words, slurm.name)
     signs = SignsOfLife(
-        config, cluster.name, lease, rounds.problems, placed, steered, rounds.is_off
+        config=config,
+        cluster=cluster.name,
+        lease=lease,
+        problems=rounds.problems,
+        places=places,
+        is_off=rounds.is_off,
+        rounds=lambda: world.life.rounds,
     )
-    with closing(journal), _signs_of_life(signs, backend, world.life, is_daemon=not once):
-        run(backend, record=rounds.record_all, max_rounds=1 if once else None)
+    with closing(journal), _signs_of_life(signs, backends[0], world.life, is_daemon=not once):
+        run(backends[0], record=rounds.record_all, max_rounds=1 if once else None)
     return rounds.faults
 
 
@@ -154,6 +174,7 @@ def _signs_of_life(
     run_dir = signs.config.run_dir
     make_directory(run_dir, "run_dir")
     make_wake_file(run_dir / WAKE_FILE)
+    signs.places.refresh()
     signs.sign()
     notify("READY=1")
     backend.on_wait = life.sign = signs.sign

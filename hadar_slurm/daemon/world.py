@@ -30,6 +30,7 @@ from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.slurm.wakeup import FILE_NAME as WAKE_FILE
+from hadar_slurm.state.last_rounds import LastRounds
 from hadar_slurm.state.throughput_store import FILE_NAME as PROFILE_FILE
 from hadar_slurm.state.throughput_store import Profile
 
@@ -52,12 +53,14 @@ def policy_of(config: Config) -> Policy:
 
 @dataclass(slots=True)
 class Life:
-    """Liveness of the daemon, and the results of its commands since the last round."""
+    """Liveness of the daemon, its last rounds, and the results of its commands since then."""
 
     # Renews the heartbeat; called often, and before each command.
     sign: Callable[[], None] = lambda: None
     # Results of Slurm's commands by (program, answer).
     answers: Counter[tuple[str, str]] = field(default_factory=Counter)
+    # They outlast a reload of the configuration.
+    rounds: LastRounds = field(default_factory=LastRounds)
 
     def take_answers(self) -> dict[str, dict[str, int]]:
         """Return and reset the counts, by program, as the journal records them."""

@@ -7,6 +7,7 @@ one action fails -> go on, the next round retries. No fault stops a running job.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,10 +17,13 @@ from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.engine.actions import Outcome, Start, Status, Stop
 from hadar_slurm.engine.backend import Backend, Wake
 from hadar_slurm.engine.reconcile import Renewals, reconcile
-from hadar_slurm.errors import HadarError, SlurmError
+from hadar_slurm.errors import HadarError, SlurmError, SlurmUnavailable
 from hadar_slurm.policies.policy import Policy, heeds_gangs
 
 log = logging.getLogger(__name__)
+
+# All changes of so many jobs are refused for one reason, such as lost rights, not for the jobs'.
+_SEVERAL = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,27 @@ class RoundRecord:
     # Seconds by part: observe, plan, check, apply.
     durations: dict[str, float] = field(default_factory=dict)
     errors: tuple[str, ...] = ()
+    # The world gave no answer: that is no fault of the round's.
+    is_unread: bool = False
+
+    @property
+    def failed_in(self) -> str:
+        """The part that failed: observe, plan or apply; empty: the round succeeded.
+
+        Changes that are refused fail a round only where they are those of several jobs, and all.
+        """
+        if self.errors:
+            return "apply" if self.plan else "plan" if self.snapshot else "observe"
+        changes = [out for out in self.outcomes if isinstance(out.action, (Start, Stop))]
+        if any(out.status is not Status.REFUSED for out in changes):
+            return ""
+        return "apply" if len({out.action.job_id for out in changes}) >= _SEVERAL else ""
+
+    @property
+    def fault(self) -> str:
+        """What went wrong in the part that failed."""
+        details = [out.detail for out in self.outcomes if out.status is Status.REFUSED]
+        return "; ".join(self.errors) or f"all changes are refused: {details[0] if details else ''}"
 
 
 @contextmanager
@@ -64,6 +89,7 @@ def run_round(
     plan: Plan | None = None
     outcomes: Sequence[Outcome] = ()
     errors: tuple[str, ...] = ()
+    is_unread = False
     try:
         with _timed("observe", durations, clock):
             snapshot = backend.observe()
@@ -80,11 +106,14 @@ def run_round(
             outcomes = backend.apply(actions)
     except SlurmError as error:
         errors = (str(error),)
+        is_unread = snapshot is None and isinstance(error, SlurmUnavailable)
     except Exception as error:  # a fault in a policy must not take the daemon down
         if not isinstance(error, HadarError):
             log.exception("round %d failed", round_.index)
         errors = (f"{type(error).__name__}: {error}",)
-    return RoundRecord(round_, wake, policy.name, snapshot, plan, outcomes, durations, errors)
+    return RoundRecord(
+        round_, wake, policy.name, snapshot, plan, outcomes, durations, errors, is_unread
+    )
 
 
 def run_rounds(
@@ -98,22 +127,24 @@ def run_rounds(
     max_rounds: int | None = None,
     memory: object = None,
     is_logged: bool = True,
+    retry_s: float = math.inf,
 ) -> int:
     """Run rounds until the backend says stop, or for `max_rounds`; return how many were run.
 
     `now_s` returns the backend's time, in which rounds are measured; `clock` times the loop's work.
     Every round goes to `record` before the wait. A plan's `memory` goes to the policy's next round;
     a round without a plan keeps the previous one, and the first has `memory`. A plan may end the
-    round early.
+    round early. One that has failed, though the backend's world can be read, is run again as it was
+    `retry_s` later.
     """
     index = 0
     wake: str = "start"
-    ends_s = now_s()
+    wait_until_s = ends_s = now_s()
     renewals = Renewals()
     while True:
         begun_s = now_s()
         # A backend may end a round early when no job runs.
-        may_move = begun_s >= ends_s or wake == Wake.ROUND_END
+        may_move = begun_s >= ends_s or (wake == Wake.ROUND_END and wait_until_s == ends_s)
         ends_s = begun_s + length_s if may_move else ends_s
         round_ = Round(index, begun_s, length_s, may_move, memory, ends_s)
         result = run_round(backend, policy, round_, wake=str(wake), clock=clock, renewals=renewals)
@@ -124,7 +155,11 @@ def run_rounds(
             _log(result)
         record(result)
         index += 1
-        if index == max_rounds or (wake := backend.wait(ends_s)) is Wake.STOP:
+        wait_until_s = ends_s
+        if result.failed_in and not result.is_unread:
+            wait_until_s = min(ends_s, now_s() + retry_s)
+            ends_s = wait_until_s if may_move else ends_s
+        if index == max_rounds or (wake := backend.wait(wait_until_s)) is Wake.STOP:
             return index
 
 

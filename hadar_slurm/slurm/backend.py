@@ -103,6 +103,8 @@ class SlurmBackend:
     _plan_signature: frozenset[tuple[str, str]] = frozenset()
     _notified: frozenset[JobId] = frozenset()
     _may_notify: bool = True
+    # Slurm gave no answer to the last observation.
+    _is_unread: bool = False
     _features: Mapping[str, str] = field(default_factory=dict)
     _published: int = -1
 
@@ -137,7 +139,9 @@ class SlurmBackend:
         if self.profile is not None:
             # Before the first plan, and after `hadar speeds forget`.
             self.profile.refresh()
+        self._is_unread = True
         self._state = state = self.slurm.read()
+        self._is_unread = False
         self.ledger.see(self.slurm, state.queue.values())
         before = self._observation.way if self._observation is not None else self.mode
         self._observation = self._builder.observe(state)
@@ -283,6 +287,8 @@ class SlurmBackend:
         retry_s = self._builder.limits.throttles.next_retry_s(self.now_s())
         pins_end_s = min(self._pins.next_timeout_s(), retry_s)
         burst_until_s = next_read_s = 0.0
+        if self._is_unread:
+            next_read_s = self.now_s() + self.settings.poll_s
         while not self.is_stopping():
             now_s = self.now_s()
             if now_s >= until_s:
@@ -297,7 +303,7 @@ class SlurmBackend:
                     queue = self.slurm.queue()
                     self._see(queue)
                     signature = self._builder.signature(queue, self.slurm.nodes())
-                    if signature != self._plan_signature:
+                    if self._is_unread or signature != self._plan_signature:
                         return Wake.CHANGE
                 except SlurmError as error:
                     log.warning("cannot read Slurm's state: %s", error)

@@ -1,6 +1,7 @@
 """The heartbeat that hadard writes for hadar-sbatch. Standard library only.
 
-A job is submitted held only while this is fresh, so that no job waits for a daemon that is gone.
+A job is submitted held only while this is fresh, so that no job waits for a daemon that is gone, or
+whose rounds fail.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+
+from hadar_slurm.state.last_rounds import LastRounds
 
 RUN_DIR_VARIABLE = "HADAR_RUN_DIR"
 DEFAULT_RUN_DIR = "/run/hadar"
@@ -43,10 +46,22 @@ class Heartbeat:
     gpu_types: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     # Jobs are steered that were not submitted by hadar-sbatch (`enrol` in hadar.yaml).
     enrols: bool = False
+    # When the process has written it; None: by a version that does not say so.
+    signed_s: float | None = None
+    rounds: LastRounds = field(default_factory=LastRounds)
 
     def is_fresh(self, now_s: float) -> bool:
-        """Return whether it has not expired; False for one from the future, by a wrong clock."""
+        """Return whether it has not expired; False for one from the future, by a wrong clock.
+
+        One that is written while rounds fail has expired.
+        """
         return 0 < self.good_until_s - now_s <= self.good_for_s + SKEW_S
+
+    def is_signed(self, now_s: float) -> bool:
+        """Return whether the process has written it in time, whatever comes of its rounds."""
+        if self.signed_s is None:
+            return self.is_fresh(now_s)
+        return -SKEW_S <= now_s - self.signed_s < self.good_for_s
 
     def accepts(self, partition: str | None, now_s: float) -> bool:
         """Return whether this is fresh and hadard enforces in `partition` (None: the default)."""
@@ -93,6 +108,8 @@ def read_heartbeat(directory: Path) -> Heartbeat | None:
                 for name, values in tree.get("gpu_types", {}).items()
             },
             tree.get("enrols") is True,
+            None if tree.get("signed_s") is None else float(tree["signed_s"]),
+            LastRounds.of(tree.get("rounds", {})),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

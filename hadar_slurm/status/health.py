@@ -1,10 +1,12 @@
-"""The age of the last round, and whether hadard is alive. Pure."""
+"""The age of the last round, whether hadard is alive, and whether its rounds succeed. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from hadar_slurm.journal import Line
+from hadar_slurm.state.heartbeat import Heartbeat
+from hadar_slurm.status.words import moment, span
 
 # A round is stale after this many of its lengths plus seconds; the alert rules agree.
 LATE_ROUNDS, LATE_S = 3.0, 60.0
@@ -32,3 +34,17 @@ def standing_of(line: Line | None, now_s: float, *, hadard_alive: bool | None = 
 def is_late(age_s: float, length_s: float) -> bool:
     """Return whether the next round is overdue."""
     return age_s > LATE_ROUNDS * length_s + LATE_S
+
+
+def trouble_of(beat: Heartbeat | None, now_s: float) -> str:
+    """Return since when and why no round of a running hadard has succeeded; "" if one has."""
+    if beat is None or not beat.is_signed(now_s) or beat.is_fresh(now_s):
+        return ""
+    rounds, last = beat.rounds, ""
+    if rounds.succeeded_s is not None:
+        ago = span(max(0.0, now_s - rounds.succeeded_s))
+        last = f"; the last one that succeeded ended {ago} ago, at {moment(rounds.succeeded_s)}"
+    if not rounds.are_failing or rounds.since_s is None:
+        return f"hadard runs, but its round does not end{last}"
+    since = f"since {moment(rounds.since_s)}, {span(max(0.0, now_s - rounds.since_s))} ago"
+    return f"the last {rounds.failed} rounds of hadard failed, {since}: {rounds.fault}{last}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from hadar_slurm.errors import ConfigError
 from hadar_slurm.journal import Line, read_last
 from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.state.heartbeat import read_heartbeat
-from hadar_slurm.status.health import Standing, standing_of
+from hadar_slurm.status.health import Standing, standing_of, trouble_of
 from hadar_slurm.status.status import ClusterStatus, current
 from hadar_slurm.status.words import round_words, span, table_of
 
 # Only the most frequent remarks are shown.
 _MOST_REMARKS = 10
+_MEANWHILE = "Until one succeeds, jobs go to plain Slurm and the reaper releases the held ones"
 
 
 def last_lines(path: Path) -> tuple[list[Line], str]:
@@ -43,10 +45,14 @@ def life_of(config: Config, now_s: float) -> dict[str, Any]:
     """Return the contents of hadard's heartbeat."""
     beat = read_heartbeat(config.run_dir)
     is_alive = beat is not None and beat.is_fresh(now_s)
+    is_running = beat is not None and beat.is_signed(now_s)
     # The empty name stands for jobs that name no partition; the default one is in the list too.
     enforces = [name for name in (beat.partitions or ()) if name] if beat else []
     return {
         "alive": is_alive,
+        "running": is_running,
+        "trouble": trouble_of(beat, now_s),
+        "rounds": asdict(beat.rounds) if beat else None,
         "pid": beat.pid if beat else None,
         "cluster": beat.cluster if beat else "",
         "enforces": ["(all)"] if beat and beat.partitions is None else enforces,
@@ -60,6 +66,8 @@ def warnings(life: Mapping[str, object], standing: Standing) -> list[str]:
     """Return warnings that the last round may be out of date."""
     age_s = standing.age_s
     if not life["alive"]:
+        if trouble := life.get("trouble"):
+            return [f"{trouble}. {_MEANWHILE}"]
         then = "" if age_s is None else f"; the following is from {span(age_s)} ago"
         return [f"hadard is not alive: no fresh heartbeat in {life['run_dir']}{then}"]
     if standing.is_stale and age_s is not None:
@@ -68,8 +76,8 @@ def warnings(life: Mapping[str, object], standing: Standing) -> list[str]:
 
 
 def problem_lines(life: Mapping[str, Any]) -> list[Text]:
-    """Return hadard's current problems; its last known ones if it is not alive."""
-    word = "problem" if life["alive"] else "last known problem"
+    """Return hadard's current problems; its last known ones if it does not run."""
+    word = "problem" if life.get("running") else "last known problem"
     return [Text(f"{word}: {problem}: {text}") for problem, text in life["problems"].items()]
 
 

@@ -35,11 +35,15 @@ def span(time_s: float) -> str:
     return f"{time_s / _HOUR_S:.1f} h" if time_s < 2 * _DAY_S else f"{time_s / _DAY_S:.1f} days"
 
 
+def moment(time_s: float) -> str:
+    """Return a time as local date and time: `2026-11-22 08:12:04 UTC`."""
+    return f"{datetime.fromtimestamp(time_s).astimezone():%Y-%m-%d %H:%M:%S %Z}"
+
+
 def round_words(number: int, time_s: float, age_s: float | None) -> str:
     """Return a round's number and time: `round 812, 14 s ago, at 2026-11-22 08:12:04 UTC`."""
-    at = datetime.fromtimestamp(time_s).astimezone()
     ago = "" if age_s is None else f", {span(age_s)} ago,"
-    return f"round {number}{ago} at {at:%Y-%m-%d %H:%M:%S %Z}"
+    return f"round {number}{ago} at {moment(time_s)}"
 
 
 def averages_words(forked: Forked, now_s: float) -> str:

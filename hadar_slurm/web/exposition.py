@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 
 from hadar_slurm import __version__
+from hadar_slurm.state.last_rounds import PARTS
 from hadar_slurm.state.problems import Problem
 from hadar_slurm.web.counts import (
     ENDS,
@@ -85,7 +86,16 @@ class _Collector(NamedTuple):
 
 
 def _life(pulse: Pulse, now_s: float) -> Iterator[Metric]:
-    yield _gauge("daemon_up", "Whether hadard's heartbeat is fresh.", pulse.is_alive(now_s))
+    words = "Whether hadard's heartbeat is fresh: it runs, and its rounds succeed."
+    yield _gauge("daemon_up", words, pulse.is_alive(now_s))
+    yield _gauge("daemon_running", "Whether hadard's process runs.", pulse.is_running(now_s))
+    rounds = pulse.rounds(now_s)
+    words = "Rounds that have failed in a row, by the part that failed last."
+    failing = {part: rounds.failed * (part == rounds.part) for part in PARTS}
+    yield _gauge("failing_rounds", words, failing, "part")
+    if rounds.succeeded_s is not None:
+        words = "When the last round ended that succeeded."
+        yield _gauge("last_success_timestamp_seconds", words, rounds.succeeded_s)
     found = counted(pulse.problems(now_s), tuple(map(str, Problem)))
     current = {kind: min(1, number) for kind, number in found.items()}
     yield _gauge("problem", "1 for each current problem of hadard.", current, "kind")

@@ -6,6 +6,8 @@ import threading
 from pathlib import Path
 
 from hadar_slurm.state.heartbeat import Heartbeat, read_heartbeat
+from hadar_slurm.state.last_rounds import LastRounds
+from hadar_slurm.status.health import trouble_of
 
 # Longest wait for the first reading.
 _WAIT_S = 2.0
@@ -31,10 +33,23 @@ class Pulse:
         beat = self.beat
         return beat is not None and beat.is_fresh(now_s)
 
-    def problems(self, now_s: float) -> dict[str, str]:
-        """Return the problems of a live hadard by kind."""
+    def is_running(self, now_s: float) -> bool:
+        """Return whether hadard's process has written it in time, whatever its rounds do."""
+        return self.beat is not None and self.beat.is_signed(now_s)
+
+    def rounds(self, now_s: float) -> LastRounds:
+        """Return what came of the last rounds of a running hadard."""
         beat = self.beat
-        return dict(beat.problems) if beat and beat.is_fresh(now_s) else {}
+        return beat.rounds if beat and beat.is_signed(now_s) else LastRounds()
+
+    def trouble(self, now_s: float) -> str:
+        """Return since when and why no round of a running hadard has succeeded; "" if one has."""
+        return trouble_of(self.beat, now_s)
+
+    def problems(self, now_s: float) -> dict[str, str]:
+        """Return the problems of a running hadard by kind."""
+        beat = self.beat
+        return dict(beat.problems) if beat and beat.is_signed(now_s) else {}
 
     def __enter__(self) -> Pulse:
         self._thread.start()

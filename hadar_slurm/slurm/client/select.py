@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from hadar_slurm.errors import ConfigError, SlurmError
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import SlurmAdapter, Version
-from hadar_slurm.slurm.client.pyslurm import Installed, PySlurm, find_pyslurm
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.scontrol import parse_version
+
+if TYPE_CHECKING:
+    from hadar_slurm.slurm.client.pyslurm import Installed, PySlurm
 
 log = logging.getLogger(__name__)
 
 
 def make_adapter(
-    name: str, runner: Runner, find: Callable[[], Installed | None] = find_pyslurm
+    name: str, runner: Runner, find: Callable[[], Installed | None] | None = None
 ) -> SlurmAdapter:
     """Return the adapter called `name`: `pyslurm`, `command-line`, or `auto` for what fits.
 
@@ -26,7 +29,9 @@ def make_adapter(
     commands = CommandLine(runner)
     if name == "command-line":
         return commands
-    installed = find()
+    from hadar_slurm.slurm.client.pyslurm import find_pyslurm
+
+    installed = (find or find_pyslurm)()
     try:
         adapter = _with_pyslurm(commands, installed)
     except ConfigError as error:
@@ -53,6 +58,8 @@ def _with_pyslurm(commands: CommandLine, installed: Installed | None) -> PySlurm
         raise ConfigError(f"pyslurm needs Slurm's commands beside it: {error}") from error
     if not any(version):
         raise ConfigError("scontrol --version does not show Slurm's version")
+    from hadar_slurm.slurm.client.pyslurm import PySlurm
+
     built_for = parse_version(installed.version)
     if built_for != version:
         versions = f"is built for Slurm {_text(built_for)}, this is {_text(version)}"

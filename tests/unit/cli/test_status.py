@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from hadar_slurm.core.snapshot import Round
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.journal import Journal
 from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
+from hadar_slurm.state.last_rounds import LastRounds
 
 
 @pytest.fixture
@@ -67,6 +69,33 @@ def test_who_is_not_has_another_status(config: Path, tmp_path: Path, seconds: fl
     assert done.exit_code == 1
     assert f"no fresh heartbeat in {tmp_path}" in done.output
     assert "j.jsonl: no round has been written yet" in done.output
+
+
+def test_since_when_and_why_rounds_fail_is_told(config: Path, tmp_path: Path) -> None:
+    """A hadard that runs and whose rounds fail is not alive."""
+    now_s = time.time()
+    rounds = LastRounds(now_s - 800, 7, now_s - 720, "plan", "KeyError: 'gtx1080'")
+    beat = Heartbeat(7, "toy", 0.0, str(tmp_path), None, 30.0, signed_s=now_s, rounds=rounds)
+    write_heartbeat(tmp_path, replace(beat, problems={"journal": "full"}))
+    done = status(config)
+    assert done.exit_code == 1
+    assert re.search(
+        r"the last 7 rounds of hadard failed, since \d+-\d+-\d+ \d+:\d+:\d+ \S+, 12 min ago: "
+        r"KeyError: 'gtx1080'; the last one that succeeded ended 13 min ago, at .*"
+        r"jobs go to plain Slurm and the reaper releases the held ones",
+        done.output,
+    )
+    assert "hadard is alive" not in done.output
+    assert "problem: journal: full" in done.output
+    assert "last known problem" not in done.output
+    tree = json.loads(status(config, "--json").output)
+    assert (tree["alive"], tree["running"], tree["rounds"]["failed"]) == (False, True, 7)
+    write_heartbeat(tmp_path, replace(beat, rounds=LastRounds(now_s - 800)))
+    assert (
+        "its round does not end; the last one that succeeded ended 13 min" in status(config).output
+    )
+    write_heartbeat(tmp_path, replace(beat, signed_s=now_s - 31))
+    assert "hadard is not alive: no fresh heartbeat" in status(config).output
 
 
 def test_a_journal_that_may_not_be_read_is_no_fault(config: Path, tmp_path: Path) -> None:
