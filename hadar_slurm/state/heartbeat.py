@@ -63,14 +63,19 @@ class Heartbeat:
             return self.is_fresh(now_s)
         return -SKEW_S <= now_s - self.signed_s < self.good_for_s
 
-    def accepts(self, partition: str | None, now_s: float) -> bool:
-        """Return whether this is fresh and hadard enforces in `partition` (None: the default)."""
-        is_enforced = self.partitions is None or (partition or "") in self.partitions
-        return is_enforced and self.is_fresh(now_s)
+    def not_placed(self, partition: str | None) -> list[str]:
+        """Return in which of a job's partitions hadard places none: `a,b`; None: the default."""
+        placed = self.partitions
+        return [] if placed is None else [n for n in _names(partition) if n not in placed]
 
     def steers(self, partition: str | None) -> bool:
-        """Return whether waiting jobs are not held in `partition`, or the first of `a,b`."""
-        return any(name in self.steered for name in (partition or "").split(","))
+        """Return whether waiting jobs are not held in one of a job's partitions, as hadard does."""
+        return any(name in self.steered for name in _names(partition))
+
+
+def _names(partition: str | None) -> list[str]:
+    """Return the partitions in a job's request, "" for the default one."""
+    return [name for name in (partition or "").split(",") if name] or [""]
 
 
 def run_dir(environment: Mapping[str, str]) -> Path:

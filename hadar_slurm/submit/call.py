@@ -39,9 +39,9 @@ def _call(request: SbatchRequest, environment: Mapping[str, str]) -> Call:
     partition = request.values.get("partition")
     if beat is None or not beat.is_fresh(now_s):
         unserved = f"hadard is not alive here (no fresh heartbeat in {directory})"
-    elif not beat.accepts(partition, now_s):
-        name = f"partition {partition}" if partition else "the default partition"
-        unserved = f"hadard places no jobs in {name}"
+    elif names := beat.not_placed(partition):
+        where = f"partition {' and '.join(names)}" if partition else "the default partition"
+        unserved = f"hadard places no jobs in {where}"
     # A job without --hadar-... options is held only if hadard would place it, and never refused.
     if unserved and not request.hadar_options:
         return Call(request.plain_call, Decision(False, unserved))

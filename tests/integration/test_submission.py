@@ -81,6 +81,23 @@ def test_a_job_of_the_partition_is_held_and_placed(site: Site) -> None:
     assert all(site.tree(job) == site.planned(job) for job, _ in jobs)
 
 
+def test_a_job_of_several_partitions_is_placed_where_hadard_places_in_all(site: Site) -> None:
+    """Beside a partition of another mode; otherwise the line names the one that it does not."""
+    site.run(["scontrol", "create", "PartitionName=second", "Nodes=n[1-3]"])
+    site.run(["scontrol", "create", "PartitionName=third", "Nodes=n[4-6]"])
+    try:
+        site.start(mode="observe", partitions={"main": "hold", "second": "hold"})
+        job, notes = submitted(site, *OWN, "--partition=second,main", WRAP)
+        assert notes == [TAKEN]
+        site.until_running(job)
+        assert site.tree(job) == site.planned(job)
+        check_unheld(site, "hadard places no jobs in partition third", "-p", "main,third")
+        site.free(*site.queue())
+    finally:
+        for name in ("second", "third"):
+            site.run(["scontrol", "delete", f"PartitionName={name}"])
+
+
 def test_a_job_with_nodes_of_its_own_choice_is_left_alone(site: Site) -> None:
     """A job whose user names the nodes runs there, without a description, and is in no plan."""
     site.start()

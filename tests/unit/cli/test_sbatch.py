@@ -75,6 +75,14 @@ def test_a_job_is_not_held_where_slurm_keeps_the_queue(site: Site) -> None:
     assert "hadard places this job" in notes_of(done)
     forked = ("--hadar-copies=2", "--hadar-steps=100", fast, "job.sh")
     assert "--hold" in call_of(site.run(*forked))["argv"]
+    # Of several partitions, as hadard does, the mode that changes least.
+    site.beat(partitions=("a", "b", "c"), steered=("b", "c"))
+    nodes = "\n".join(f"n-{name}|gpu:V100:4|{name}" for name in "abc")
+    for names, is_held in (("a", True), ("a,b", False), ("c,b", False), ("b,a", False)):
+        done = site.run("-p", names, "-G1", "-t9", *OWN, "job.sh", GPUS=nodes)
+        argv = call_of(done)["argv"]
+        assert ("--hold" in argv) == is_held
+    site.beat(steered=("",))
     # Another partition has another mode.
     assert "--hold" in call_of(site.run("-p", "other", fast, "--hadar-steps=9", "job.sh"))["argv"]
 
@@ -129,7 +137,11 @@ def test_a_sign_of_life_that_cannot_be_read_counts_for_nothing(site: Site, text:
         (["--partition=gpu-long"], {}, "", None),
         (["--part", "gpu"], {}, "", None),
         (["-p", "cpu"], {}, "", "partition cpu"),
-        (["-p", "gpu,cpu"], {}, "", "partition gpu,cpu"),
+        (["-p", "gpu,cpu"], {}, "", "partition cpu"),
+        (["-p", "io,gpu,cpu"], {}, "", "partition io and cpu"),
+        (["-p", "gpu-long,gpu"], {}, "", None),
+        (["-p", "gpu,,gpu-long,"], {}, "", None),
+        ([], {}, "#SBATCH --partition=gpu,gpu-long", None),
         ([], {}, "", "the default partition"),
         ([], {"SBATCH_PARTITION": "gpu"}, "", None),
         (["-p", "cpu"], {"SBATCH_PARTITION": "gpu"}, "", "partition cpu"),
