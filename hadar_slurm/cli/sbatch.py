@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hadar_slurm.errors import HadarError, SbatchNotFound, UsageError
 from hadar_slurm.submit.call import call_for
-from hadar_slurm.submit.execute import become, run, user_environment
-from hadar_slurm.submit.real_sbatch import find_sbatch, is_second_call
+from hadar_slurm.submit.decision import Call
+from hadar_slurm.submit.execute import become, user_environment
+from hadar_slurm.submit.real_sbatch import RealSbatch, find_sbatch, is_second_call
 from hadar_slurm.submit.request import (
     DRY_RUN,
     HELP,
@@ -23,7 +24,7 @@ from hadar_slurm.submit.request import (
     parse_words,
     with_script,
 )
-from hadar_slurm.submit.script import read_script
+from hadar_slurm.submit.script import is_read_once, read_script
 
 # Options with which sbatch prints something and submits nothing.
 _QUESTIONS = frozenset(("help", "usage", "version"))
@@ -57,10 +58,9 @@ def _answer(request: SbatchRequest) -> int:
 
 
 def _submit(request: SbatchRequest) -> int:
-    """Print the call for a dry run, else execute it; run it if its output is to be in the JSON."""
-    is_dry_run, is_json = DRY_RUN in request.flags, JSON in request.flags
-    environment = user_environment()
-    sbatch = None if is_dry_run else find_sbatch(os.environ, sys.argv[0])
+    """Print the call for a dry run, else execute it; run it if its answer is needed here."""
+    is_json, environment = JSON in request.flags, user_environment()
+    sbatch = None if DRY_RUN in request.flags else find_sbatch(os.environ, sys.argv[0])
     try:
         call = call_for(request, environment, is_parsable=is_json)
     except Exception as error:
@@ -69,22 +69,61 @@ def _submit(request: SbatchRequest) -> int:
         # A failure must not stop a submission.
         _print_notes(f"failed, so plain Slurm places this job: {error!r}")
         become(sbatch, request.plain_call, environment)
-    # The user or the site may silence notes that are not errors.
-    is_quiet = os.environ.get("HADAR_QUIET", "") not in ("", "0")
-    if not (is_quiet or is_json or {"quiet", "parsable"} & request.values.keys()):
-        _print_notes(call.decision.line, *(call.notes if is_dry_run else ()))
     environment |= call.variables
-    if sbatch and not is_json:
+    if sbatch is None:
+        _print_line(request, call, *call.notes)
+        _print_call(call, is_json=is_json)
+        return 0
+    is_refused = call.is_held and _is_refused(request, sbatch, call, environment)
+    if is_refused and "wait" in request.values:
+        # sbatch returns when the job has ended: nothing could be done with it.
+        call, is_refused = call.left("Slurm cannot start it now"), False
+    if not (is_json or is_refused):
+        _print_line(request, call)
         become(sbatch, call.argv, environment)
-    status, answer = run(sbatch, call.argv, environment) if sbatch else (0, "")
-    if answer or status == 0:
-        from hadar_slurm.submit.preview import as_json, as_text
+    from hadar_slurm.submit.trial import submit
 
-        job, _, cluster = answer.partition(";")
-        text = as_json(call, job or None, cluster or None) if is_json else as_text(call)
-        # The user's locale may not be able to encode the text.
-        sys.stdout.buffer.write(os.fsencode(text + "\n"))
+    status, answer, call = submit(sbatch, call, environment, is_refused=is_refused)
+    words = answer.split()
+    if is_json and (words or status == 0):
+        _print_call(call, words[-1] if words else "", is_json=True)
+    elif not is_json:
+        if status == 0:
+            _print_line(request, call)
+        _print(answer)
     return status
+
+
+def _is_refused(
+    request: SbatchRequest, sbatch: RealSbatch, call: Call, environment: Mapping[str, str]
+) -> bool:
+    """Return whether Slurm would not start the job if it was free to, by a trial of sbatch."""
+    if is_read_once(request.script_name, request.values.get("chdir", "")):
+        return False
+    from hadar_slurm.submit.trial import is_refused
+
+    is_piped = request.script_name == ""
+    return is_refused(sbatch, call.unheld, environment, is_piped=is_piped)
+
+
+def _print_call(call: Call, answer: str = "", *, is_json: bool) -> None:
+    """Print the call and a preview for people, or both and sbatch's answer as JSON."""
+    from hadar_slurm.submit.preview import as_json, as_text
+
+    job, _, cluster = answer.partition(";")
+    _print((as_json(call, job or None, cluster or None) if is_json else as_text(call)) + "\n")
+
+
+def _print(text: str) -> None:
+    """Print a text that the user's locale may not be able to encode."""
+    sys.stdout.buffer.write(os.fsencode(text))
+
+
+def _print_line(request: SbatchRequest, call: Call, *notes: str) -> None:
+    """Print the decision and these notes, unless the user, the site or the output forbids it."""
+    is_quiet = os.environ.get("HADAR_QUIET", "") not in ("", "0") or JSON in request.flags
+    if not (is_quiet or {"quiet", "parsable"} & request.values.keys()):
+        _print_notes(call.decision.line, *notes)
 
 
 def _print_notes(*notes: str) -> None:

@@ -9,6 +9,7 @@ from hadar_slurm.core.cluster import NodeName
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE
 from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.submit.decision import HOLD
 from hadar_slurm.submit.request import SbatchRequest
 
 
@@ -34,7 +35,7 @@ def compose(
         added.append(f"--exclude={nodes}")
         own.append("exclude")
     if is_held:
-        added.append("--hold")
+        added.append(HOLD)
     if description.copies > 1:
         added.append(f"--array=0-{description.copies - 1}")
     if not request.gpus:

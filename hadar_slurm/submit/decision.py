@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from hadar_slurm.jobspec.description import Description
     from hadar_slurm.jobspec.estimator import Estimator
 
+HOLD = "--hold"
 # Options with which the user chooses the nodes.
 _PLACES = ("nodelist", "nodefile", "clusters")
+# Options with which the user keeps the job from starting.
+_STARTS = ("hold", "test-only")
 
 
 class Decision(NamedTuple):
@@ -46,6 +49,18 @@ class Call(NamedTuple):
     estimator: Estimator | None = None
     # The GPU types, in lower case, that the job does not get after failures there, and why.
     bars: Mapping[str, str] = {}
+    # Submitted with a hold, which hadard ends.
+    is_held: bool = False
+
+    @property
+    def unheld(self) -> tuple[str, ...]:
+        """Return the call without its hold."""
+        place = self.argv.index(HOLD) if self.is_held else len(self.argv)
+        return self.argv[:place] + self.argv[place + 1 :]
+
+    def left(self, why: str) -> Call:
+        """Return the call without its hold, which leaves the job to plain Slurm."""
+        return self._replace(argv=self.unheld, decision=Decision(False, why), is_held=False)
 
 
 def why_left(request: SbatchRequest) -> str:
@@ -69,7 +84,8 @@ def why_left(request: SbatchRequest) -> str:
 
 def why_nodes_or_start_fixed(request: SbatchRequest) -> str:
     """Return why hadard cannot choose the job's nodes or start: an option fixes them; else ""."""
-    return why_nodes_fixed(request) or ("--hold is given" if "hold" in request.values else "")
+    given = next((f"--{name} is given" for name in _STARTS if name in request.values), "")
+    return why_nodes_fixed(request) or given
 
 
 def why_nodes_fixed(request: SbatchRequest) -> str:

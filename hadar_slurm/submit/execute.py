@@ -25,23 +25,6 @@ def become(sbatch: RealSbatch, argv: Sequence[str], environment: Mapping[str, st
         raise SbatchNotFound(f"cannot execute {sbatch.path}: {error.strerror}") from error
 
 
-def run(sbatch: RealSbatch, argv: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
-    """Run sbatch, and return its status and the last word it printed."""
-    import subprocess
-
-    variables = {**environment, **sbatch.variables}
-    try:
-        done = subprocess.run(
-            argv, executable=sbatch.path, env=variables, stdout=subprocess.PIPE, check=False
-        )
-    except OSError as error:
-        raise SbatchNotFound(f"cannot execute {sbatch.path}: {error.strerror}") from error
-    words = os.fsdecode(done.stdout).split()
-    # For a process that a signal ended, the status that a shell gives.
-    status = done.returncode if done.returncode >= 0 else 128 - done.returncode
-    return status, words[-1] if words else ""
-
-
 def user_environment() -> dict[str, str]:
     """Return the user's environment, which sbatch may pass on to the job."""
     environment = dict(os.environ)

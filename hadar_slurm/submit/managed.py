@@ -96,7 +96,8 @@ def managed_call(
         variables[COPIES_VARIABLE] = str(description.copies)
     kept_off = impossible or () if is_steered else ()
     argv = compose(request, description, is_held=is_held, excluded=kept_off)
-    return Call(argv, decision, variables, tuple(notes), description, own_cluster, estimator, bars)
+    told = tuple(notes)
+    return Call(argv, decision, variables, told, description, own_cluster, estimator, bars, is_held)
 
 
 def _of_other_sizes(description: Description, cluster: Cluster) -> list[NodeName] | None:

@@ -83,7 +83,7 @@ def as_json(call: Call, job: str | None = None, cluster: str | None = None) -> s
         "job": job,
         "cluster": cluster,
         **call.decision._asdict(),
-        "is_held": call.decision.taken and "--hold" in call.argv,
+        "is_held": call.is_held,
         "sbatch": call.argv,
         "environment": dict(call.variables),
         "notes": call.notes,

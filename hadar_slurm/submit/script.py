@@ -34,6 +34,18 @@ def read_script(name: str, directory: str) -> str:
     return content.decode("utf-8", errors="surrogateescape")
 
 
+def is_read_once(name: str | None, directory: str) -> bool:
+    """Return whether only one process can read the script `name`: a named pipe."""
+    if name is None or _descriptor(name) is not None:
+        return False
+    try:
+        return stat.S_ISFIFO(
+            os.stat(find_script(name, directory, os.environ.get("PATH", ""))).st_mode
+        )
+    except OSError:
+        return False
+
+
 def find_script(name: str, directory: str, search: str) -> str:
     """Return the path that sbatch opens: in the job's directory, then on PATH, else `name`.
 

@@ -14,11 +14,14 @@ from typing import Any
 from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
 
 # Prints its arguments, script and variables. The script is the file in the last argument, or
-# standard input. Ends with the status in STATUS_OF_SBATCH.
+# standard input. Ends with the status in STATUS_OF_SBATCH; a trial, with that in STATUS_OF_TRIAL.
 SBATCH = """
 import json, os, sys
 last = sys.argv[-1]
 text = open(last).read() if os.path.exists(last) else sys.stdin.read()
+if "--test-only" in sys.argv[:3]:
+    print("allocation failure: " + text, file=sys.stderr)
+    sys.exit(int(os.environ.get("STATUS_OF_TRIAL", "0")))
 spool, copies = os.environ.get("HADAR_SPOOL"), os.environ.get("HADAR_COPIES")
 if "--parsable" in sys.argv:
     print("17;cluster")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import time
 from dataclasses import replace
 
 import pytest
-from integration.site import HADARD, Site, eventually
+from integration.invocations import Invocation
+from integration.site import HADAR_SBATCH, HADARD, Site, eventually
+from integration.submissions import submit
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.state.heartbeat import read_heartbeat, write_heartbeat
@@ -34,6 +38,65 @@ def check_unheld(site: Site, why: str, *words: str) -> None:
     job, notes = submitted(site, *OWN, *words, WRAP)
     assert notes == [f"hadar-sbatch: plain Slurm places this job: {why}"]
     site.until_running(job)
+
+
+IMPOSSIBLE = "#!/bin/sh\n#SBATCH --gpus=1 --time=9 --mem=900G\ntrue\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin"),
+    [
+        (("-G1", "-t9", "--mem=900G", WRAP), ""),
+        (("-G1", "-t9", "--mem-per-gpu=900G", "-a0-3", WRAP), ""),
+        (("--gres=gpu:V100:1", "-t9", WRAP), ""),  # it is called v100
+        (("-G1", "-t9", "-B", "9:9", "--exclude=n[1-5]", WRAP), ""),
+        (("-G1", "-t9", "--parsable", "--gpus-per-task=5", "-n1", WRAP), ""),
+        ((), IMPOSSIBLE),
+        (("/dev/stdin", "--hold"), IMPOSSIBLE),
+    ],
+    ids=str,
+)
+def test_what_slurm_refuses_is_refused_at_submission(
+    site: Site, words: tuple[str, ...], stdin: str
+) -> None:
+    """With sbatch's own words and status, and without a job that would wait for ever."""
+    site.vouch()
+    theirs, ours = (
+        submit(site, command, Invocation(words, stdin=stdin))
+        for command in (["sbatch"], HADAR_SBATCH)
+    )
+    assert ours.status == theirs.status == 1
+    assert (ours.stdout, ours.stderr.splitlines()) == ("", theirs.stderr.splitlines())
+    assert not any(row.is_live for row in site.queue().values())
+
+
+def test_a_job_that_slurm_lets_wait_is_held_all_the_same(site: Site) -> None:
+    """Slurm refuses a trial of it while all nodes are drained, and accepts it: so does hadard."""
+    site.run(["scontrol", "update", "NodeName=n[1-6]", "State=DRAIN", "Reason=test"])
+    try:
+        site.start()
+        job, notes = submitted(site, *OWN, WRAP)
+        assert notes == [TAKEN]
+        assert site.queue()[job].is_held_by_user
+        told = json.loads(site.hadar_sbatch("--hadar-json", *OWN, WRAP).stdout)
+        assert (told["taken"], told["is_held"]) == (True, True)
+        assert site.queue()[JobId(told["job"])].is_held_by_user
+    finally:
+        site.run(["scontrol", "update", "NodeName=n[1-6]", "State=RESUME"])
+    site.until_running(job)
+    assert site.tree(job) == site.planned(job)
+
+
+def test_a_trial_of_the_user_is_one_of_plain_sbatch(site: Site) -> None:
+    """`--test-only` tells when the job would start, not a job that is held."""
+    site.vouch()
+    for own in ((), OWN):
+        done = site.hadar_sbatch(*own, "--test-only", "-G1", "-t9", WRAP)
+        assert done.returncode == 0
+        assert "hadar-sbatch: plain Slurm places this job: --test-only is given" in done.stderr
+        found = re.search(r"to start at (\d{4})-", done.stderr)
+        assert found is not None
+        assert int(found[1]) <= time.gmtime().tm_year + 1
 
 
 def unseen(site: Site) -> str:

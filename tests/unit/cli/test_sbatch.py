@@ -18,6 +18,8 @@ from hadar_slurm.core.throughput_model import Workload
 from hadar_slurm.core.type_failures import TypeRecord, Work
 from hadar_slurm.jobspec.description import decode
 from hadar_slurm.state.failures import write_failures
+from hadar_slurm.submit import trial
+from hadar_slurm.submit.real_sbatch import RealSbatch
 
 OWN = ["--hadar-model=A3C", "--hadar-steps=100"]
 TAKEN = "hadar-sbatch: hadard places this job (1 GPU of any type, 100 steps)\n"
@@ -168,6 +170,66 @@ def test_sbatchs_status_and_words_are_passed_on(site: Site) -> None:
     done = site.run(*OWN, "job.sh", STATUS_OF_SBATCH="7")
     assert done.returncode == 7
     assert done.stderr == TAKEN + "sbatch: a word of its own\n"
+
+
+SCONTROL = """
+import os, sys
+print(*sys.argv[1:], file=open("scontrol", "a"))
+sys.exit(int(os.environ.get("STATUS_OF_SCONTROL", "0")))
+"""
+
+
+def test_a_job_that_slurm_refuses_in_a_trial_is_submitted_without_the_hold(site: Site) -> None:
+    """So that sbatch refuses it in its own words; if it accepts it after all, the job is held."""
+    site.command("scontrol", SCONTROL)
+    site.beat()
+    script = "#!/bin/sh\n#HADAR --hadar-model=A3C --hadar-steps=100\ntrue\n"
+    refused = site.run(stdin=script, STATUS_OF_TRIAL="1", STATUS_OF_SBATCH="7")
+    assert "--hold" not in call_of(refused)["argv"]
+    assert call_of(refused)["script"] == script
+    assert (refused.returncode, notes_of(refused)) == (7, "")
+    assert not (site.root / "scontrol").exists()
+    told = json.loads(site.run(*OWN, "--hadar-json", "job.sh", STATUS_OF_TRIAL="1").stdout)
+    assert (told["taken"], told["is_held"], told["sbatch"][3]) == (True, True, "--hold")
+    assert (site.root / "scontrol").read_text() == "uhold 17\n"
+    site.command("sbatch", SBATCH.replace("print(json.dumps", "print('Submitted batch job 9');("))
+    done = site.run(*OWN, "job.sh", "--hold", STATUS_OF_TRIAL="1")
+    assert (done.stdout, notes_of(done)) == ("Submitted batch job 9\n", TAKEN)
+    assert (site.root / "scontrol").read_text() == "uhold 17\nuhold 9\n"
+    why = left("Slurm did not hold it")
+    done = site.run(*OWN, "job.sh", STATUS_OF_TRIAL="1", STATUS_OF_SCONTROL="1")
+    assert (done.returncode, notes_of(done)) == (0, why)
+
+
+def test_a_job_for_which_sbatch_waits_is_left_if_a_trial_is_refused(site: Site) -> None:
+    """sbatch --wait returns only when the job has ended: it could not be held afterwards."""
+    site.beat()
+    done = site.run(*OWN, "--wait", "job.sh", "--hold", STATUS_OF_TRIAL="1")
+    assert call_of(done)["argv"][1:] == ["--gpus=1", "--wait", "job.sh", "--hold"]
+    assert notes_of(done) == left("Slurm cannot start it now")
+
+
+def test_a_script_that_can_be_read_once_is_not_tried(site: Site) -> None:
+    """A named pipe: the trial would read it in the place of the submission."""
+    os.mkfifo(site.root / "pipe.sh")
+    (site.root / "job.sh").unlink()
+    site.command("sbatch", "import json, sys; print(json.dumps({'argv': sys.argv[1:]}))")
+    site.beat()
+    assert call_of(site.run(*OWN, "pipe.sh", STATUS_OF_TRIAL="1"))["argv"][1] == "--hold"
+
+
+def test_a_trial_that_slurm_does_not_answer_changes_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither one that takes long nor one that does not reach slurmctld."""
+    monkeypatch.setattr(trial, "_TRIAL_S", 0.2)
+    for text in (
+        "import time; time.sleep(60)",
+        "import sys; sys.exit('sbatch: error: Unable to contact slurm controller')",
+    ):
+        site.command("sbatch", text)
+        sbatch = RealSbatch(str(site.root / "bin" / "sbatch"), {})
+        assert not trial.is_refused(sbatch, ("sbatch", "job.sh"), {}, is_piped=False)
 
 
 @pytest.mark.parametrize(
