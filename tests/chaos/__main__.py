@@ -60,6 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--faults", type=int, default=200, metavar="N")
     parser.add_argument("--world", choices=("local", "docker"), default="local")
     parser.add_argument("--mode", choices=("hold", "steer"), default="hold")
+    text = "the local cluster has accounting (slurmdbd), and its QOS change"
+    parser.add_argument("--accounting", action="store_true", help=text)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report for programs")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep logs and journals here")
     parser.add_argument(
@@ -90,8 +92,16 @@ def _chaos(options: argparse.Namespace) -> int:
     # A short path: paths of unix sockets below it may have 107 characters.
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
     directory.chmod(0o755)
-    a_world = DockerWorld if options.world == "docker" else LocalWorld
-    world: World = a_world(directory, mode=options.mode)
+    world: World = (
+        DockerWorld(directory, mode=options.mode)
+        if options.world == "docker"
+        else LocalWorld(
+            directory,
+            mode=options.mode,
+            has_accounting=options.accounting,
+            has_backup=any(fault.kind is Kind.FAIL_OVER for fault in faults),
+        )
+    )
     run = None
     try:
         world.up()

@@ -19,7 +19,8 @@ from typing import Any
 
 from chaos.faults import Kind
 from chaos.sabotage import Control
-from chaos.world import COMMAND_LIMIT_S, DISKS, SETTINGS, TESTS, Ran, ran, yaml_of
+from chaos.slurm_conf import Change
+from chaos.world import COMMAND_LIMIT_S, DISKS, OF_SITE, SETTINGS, TESTS, Ran, ran, yaml_of
 
 from hadar_slurm.errors import ClusterError
 
@@ -43,6 +44,7 @@ class DockerWorld:
     look_every_s: float = 0.8
     # hadard's mode.
     mode: str = "hold"
+    has_accounting: bool = False
 
     def __post_init__(self) -> None:
         self.control = Control(self.directory / "control")
@@ -52,6 +54,7 @@ class DockerWorld:
         self.ours = f"{self.project}-hadard"
         self.containers: dict[str, str] = {}
         self.training = ""
+        self.missing |= dict.fromkeys(OF_SITE, "the local cluster has it")
 
     def up(self) -> None:
         """Start the cluster, and the test's container in place of its hadard."""
@@ -247,12 +250,30 @@ class DockerWorld:
             (target / path.name).write_bytes(path.read_bytes())
         for source in ("/var/log/hadar/journal.jsonl", "/var/lib/hadar/ledger.json"):
             (target / Path(source).name).write_text(self._as_root("cat", source).out)
-        log = ran(
-            ["docker", "exec", self.containers["ctl"], "cat", "/var/log/slurm/slurmctld.log"], 60
-        )
-        (target / "slurmctld.log").write_text(log.out)
+        (target / "slurmctld.log").write_text(self.controller_log())
+
+    def ended_runs(self) -> str:
+        """Return nothing: slurmdbd has these records here."""
+        return ""
+
+    def controller_log(self) -> str:
+        """Return slurmctld's log."""
+        argv = ["docker", "exec", self.containers["ctl"], "cat", "/var/log/slurm/slurmctld.log"]
+        return ran(argv, 60).out
 
     # Faults.
+
+    def reconfigure(self, change: Change) -> None:
+        """Do nothing: such faults are left out here."""
+
+    def restore(self, change: Change) -> None:
+        """Do nothing: such faults are left out here."""
+
+    def fail_over(self) -> None:
+        """Do nothing: such faults are left out here."""
+
+    def warn(self, text: str) -> None:
+        """Do nothing: such faults are left out here."""
 
     def stop_controller(self) -> None:
         """Stop the controller's container; slurmctld saves its state."""

@@ -349,11 +349,29 @@ class Failures(logging.Handler):
             self.control.note("failures", text=text)
 
 
+@dataclass(eq=False)
+class Rounds(logging.Handler):
+    """Notes every round that has ended, with its error."""
+
+    control: Control
+
+    def __post_init__(self) -> None:
+        super().__init__(logging.INFO)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note a round: its summary comes first, and a line for each error."""
+        if record.msg.startswith("round=%d "):
+            is_error = record.levelno >= logging.ERROR
+            error = record.getMessage().partition(" ")[2] if is_error else ""
+            self.control.note("rounds", error=error)
+
+
 def main(words: Sequence[str]) -> int:
     """Run hadard until it ends."""
     control = Control(Path(words[0]))
     for name in ("hadar_slurm", "hadard"):
         logging.getLogger(name).addHandler(Failures(control))
+    logging.getLogger("hadar_slurm.engine.loop").addHandler(Rounds(control))
     threading.Thread(target=stay_with, args=(os.getppid(),), daemon=True).start()
     control.begin()
     saboteur = Saboteur(control)

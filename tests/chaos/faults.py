@@ -49,6 +49,16 @@ class Kind(StrEnum):
     BLIND = "Slurm not to be seen"
     HANG = "solver hangs"
     CLOCK = "clock jumps"
+    EDIT = "users edit waiting jobs"
+    NODE_REMOVED = "node removed, added"
+    NODE_RENAMED = "node renamed"
+    GPUS_RETYPED = "GPU type renamed"
+    GPUS_UNTYPED = "GPU type removed, added"
+    PARTITION = "partition changed"
+    FEATURES = "node features changed"
+    QOS = "QOS changed"
+    FAIL_OVER = "slurmctld fails over"
+    NOISE = "Slurm's commands warn"
 
 
 # The number of cards of each kind in a deck; faults are dealt from shuffled decks.
@@ -84,6 +94,16 @@ WEIGHTS = {
     Kind.BLIND: 1,
     Kind.HANG: 2,
     Kind.CLOCK: 3,
+    Kind.EDIT: 5,
+    Kind.NODE_REMOVED: 2,
+    Kind.NODE_RENAMED: 1,
+    Kind.GPUS_RETYPED: 2,
+    Kind.GPUS_UNTYPED: 1,
+    Kind.PARTITION: 2,
+    Kind.FEATURES: 1,
+    Kind.QOS: 1,
+    Kind.FAIL_OVER: 1,
+    Kind.NOISE: 1,
 }
 
 # The steps of a round: a read of Slurm, the plan, a read of the queue, then the batches of changes,

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from chaos.case import Case, Undo
 from chaos.faults import Fault, Kind
 from chaos.keeping import Keeper
 from chaos.observer import Observer
-from chaos.records import Sighting
+from chaos.operators import Operators
+from chaos.owners import Owners
 from chaos.sabotage import Order
-from chaos.workload import Task, Workload
+from chaos.workload import Workload
 from chaos.world import Ran, World
 
 # How long an order may wait for its step; then the fault continues without it or is skipped.
@@ -29,29 +31,6 @@ _CHANGES: Sequence[dict[str, object]] = (
     {"partitions": "{main: observe}"},
 )
 _BROKEN = ("policy: nobody-knows-it\n", "round_seconds: -1\n", "mode: [\n", "")
-_SPOILT = ("", "{", '{"restart": 0, "state": "saved", "steps_done": 1e99, "version": 1}', "[1]")
-
-Undo = Callable[[], None]
-
-
-@dataclass
-class Case:
-    """One injected fault: its action, its end, and the time of the recovery.
-
-    Times in seconds since the epoch. `is_well` returns whether the affected part has recovered.
-    """
-
-    number: int
-    fault: Fault
-    begun_s: float
-    done: str = ""
-    is_skipped: bool = False
-    undo: Undo | None = None
-    undo_at_s: float = 0.0
-    ended_s: float | None = None
-    well_s: float | None = None
-    is_well: Callable[[], bool] = lambda: True
-    needs_plan: bool = True
 
 
 @dataclass
@@ -65,7 +44,10 @@ class Injector:
     wait: Callable[[Callable[[], bool], float], bool]
     out: set[str] = field(default_factory=set)
     full: set[str] = field(default_factory=set)
+    # Nodes that are removed, renamed or have other GPUs in slurm.conf now.
+    changed_nodes: set[str] = field(default_factory=set)
     is_controller_away: bool = False
+    has_failed_over: bool = False
     is_configuration_other: bool = False
     _handlers: dict[Kind, Callable[[Case], None]] = field(init=False)
 
@@ -84,15 +66,6 @@ class Injector:
             Kind.NODE_DEATH: self._node,
             Kind.NODE_STOP: self._node,
             Kind.NODE_CUT: self._node,
-            Kind.CANCEL: self._cancel,
-            Kind.REQUEUE: self._requeue,
-            Kind.HOLD: self._hold,
-            Kind.RELEASE: self._release,
-            Kind.CHOOSE_NODE: self._choose,
-            Kind.EXCLUDE_NODE: self._exclude,
-            Kind.LEAVE: self._leave,
-            Kind.COMMENT: self._comment,
-            Kind.REPORT: self._report,
             Kind.DRAIN: self._drain,
             Kind.FULL_JOURNAL: self._fill,
             Kind.FULL_STATE: self._fill,
@@ -102,34 +75,36 @@ class Injector:
             Kind.BLIND: self._blind,
             Kind.HANG: self._hang,
             Kind.CLOCK: self._clock,
+            **Owners(self).handlers(),
+            **Operators(self).handlers(),
         }
 
     def inject(self, number: int, fault: Fault) -> Case:
         """Inject a fault, and return its case."""
         case = Case(number, fault, time.time())
         if fault.kind in self.world.missing:
-            self._skip(case, self.world.missing[fault.kind])
+            self.skip(case, self.world.missing[fault.kind])
         else:
             self._handlers[fault.kind](case)
         if case.undo is None and case.ended_s is None:
             case.ended_s = time.time()
         return case
 
-    def _skip(self, case: Case, why: str) -> None:
+    def skip(self, case: Case, why: str) -> None:
         case.is_skipped, case.done, case.ended_s = True, why, time.time()
         case.well_s = case.ended_s
 
-    def _later(self, case: Case, undo: Undo, after_s: float | None = None) -> None:
+    def later(self, case: Case, undo: Undo, after_s: float | None = None) -> None:
         case.undo = undo
         case.undo_at_s = time.time() + (case.fault.lasts_s if after_s is None else after_s)
 
     # hadard.
 
-    def _has_hadard(self, case: Case) -> bool:
+    def has_hadard(self, case: Case) -> bool:
         """Wait for a working hadard; skip the fault if there is none."""
         if self.wait(lambda: self.observer.gone_since_s is None and self.keeper.is_alive, 35.0):
             return True
-        self._skip(case, "no hadard is there")
+        self.skip(case, "no hadard is there")
         return False
 
     def _expect_end(self, case: Case) -> None:
@@ -140,11 +115,11 @@ class Injector:
         pid = self.keeper.pid
         case.is_well = lambda: self.keeper.pid != pid
         # The fault ends when hadard is restarted.
-        self._later(case, lambda: None, fault.restart_s)
+        self.later(case, lambda: None, fault.restart_s)
 
     def _kill_at_step(self, case: Case) -> None:
         fault = case.fault
-        if not self._has_hadard(case):
+        if not self.has_hadard(case):
             return
         control, where = self.world.control, f"{fault.when} {fault.step}"
         control.give(Order("kill", fault.step, fault.when, fault.skip, fault.share))
@@ -160,25 +135,25 @@ class Injector:
             where += f", after {fired['made']} of {fired['of']} changes"
         case.begun_s = time.time()
         case.done = where + how
-        self._later(case, lambda: None, fault.restart_s)
+        self.later(case, lambda: None, fault.restart_s)
 
     def _kill(self, case: Case) -> None:
-        if self._has_hadard(case):
+        if self.has_hadard(case):
             case.done = "at once"
             self._expect_end(case)
             self.keeper.send(signal.SIGKILL)
 
     def _terminate(self, case: Case) -> None:
-        if self._has_hadard(case):
+        if self.has_hadard(case):
             self.keeper.expect(case.fault.restart_s, has_stop_post=True)
             case.done = f"SIGTERM; hadar release, back after {case.fault.restart_s:.1f} s"
             pid = self.keeper.pid
             case.is_well = lambda: self.keeper.pid != pid
             self.keeper.send(signal.SIGTERM)
-            self._later(case, lambda: None, case.fault.restart_s)
+            self.later(case, lambda: None, case.fault.restart_s)
 
     def _stop(self, case: Case) -> None:
-        if not self._has_hadard(case):
+        if not self.has_hadard(case):
             return
         is_killed = case.fault.kind is Kind.STOP_AND_KILL
         lasts_s = case.fault.absence_s
@@ -198,24 +173,24 @@ class Injector:
                     # hadard runs again, although its current step may take long.
                     self.observer.gone_since_s = None
 
-        self._later(case, go_on, lasts_s)
+        self.later(case, go_on, lasts_s)
 
     def _reload(self, case: Case) -> None:
         if self.is_configuration_other:
-            return self._skip(case, "the configuration is another already")
+            return self.skip(case, "the configuration is another already")
         change = _CHANGES[int(case.fault.pick * len(_CHANGES))]
         case.done = ", ".join(f"{key}: {value}" for key, value in change.items()) + ", and back"
         self._configure(self.world.config(**change), is_other=True)
-        self._later(case, lambda: self._configure(self.world.config(), is_other=False))
+        self.later(case, lambda: self._configure(self.world.config(), is_other=False))
 
     def _reload_broken(self, case: Case) -> None:
         if self.is_configuration_other:
-            return self._skip(case, "the configuration is another already")
+            return self.skip(case, "the configuration is another already")
         text = _BROKEN[int(case.fault.pick * len(_BROKEN))]
         case.done = f"SIGHUP with {text.strip()!r}, and right again"
         pid, was_alive = self.keeper.pid, self.keeper.is_alive
         self._configure(self.world.config() + text if text else "nonsense", is_other=True)
-        self._later(case, lambda: self._configure(self.world.config(), is_other=False))
+        self.later(case, lambda: self._configure(self.world.config(), is_other=False))
         case.is_well = lambda: not was_alive or self.keeper.is_alive or self.keeper.pid != pid
 
     def _configure(self, text: str, *, is_other: bool) -> None:
@@ -226,20 +201,20 @@ class Injector:
     def _disable(self, case: Case) -> None:
         case.done = f"disable file for {case.fault.lasts_s:.1f} s"
         self.world.switch(is_off=True)
-        self._later(case, lambda: self.world.switch(is_off=False))
+        self.later(case, lambda: self.world.switch(is_off=False))
 
     # Slurm.
 
     def _controller(self, case: Case) -> None:
-        if self.is_controller_away:
-            return self._skip(case, "slurmctld is away already")
+        if self.is_controller_away or self.has_failed_over:
+            return self.skip(case, "slurmctld is away already")
         is_short = case.fault.kind is Kind.CONTROLLER_RESTART
         away_s = case.fault.lasts_s * (0.1 if is_short else 0.8)
         case.done = f"for {away_s:.1f} s"
         self.is_controller_away = True
         self.world.stop_controller()
-        self._later(case, self._start_controller, away_s)
-        case.is_well = lambda: self._are_nodes_up()
+        self.later(case, self._start_controller, away_s)
+        case.is_well = lambda: self.are_nodes_up()
 
     def _start_controller(self) -> None:
         self.world.start_controller()
@@ -250,7 +225,7 @@ class Injector:
         self.world.stop_controller()
         self._start_controller()
 
-    def _are_nodes_up(self) -> bool:
+    def are_nodes_up(self) -> bool:
         """Return whether all nodes are up that no fault has taken out."""
         bad = ("DOWN", "UNREPORTED", "UNKNOWN", "DRAIN", "NOT_RESPONDING", "*")
         return all(
@@ -258,16 +233,16 @@ class Injector:
             for name, state in self.observer.nodes.items()
         )
 
-    def _node_to_take(self, case: Case) -> str | None:
+    def node_to_take(self, case: Case) -> str | None:
         """Choose a node; at most two are taken out at a time."""
         there = [name for name in self.world.nodes if name not in self.out]
         if len(self.out) >= 2:
-            self._skip(case, "two nodes are away already")
+            self.skip(case, "two nodes are away already")
             return None
         return there[int(case.fault.pick * len(there))]
 
     def _node(self, case: Case) -> None:
-        name = self._node_to_take(case)
+        name = self.node_to_take(case)
         if name is None:
             return
         self.out.add(name)
@@ -279,138 +254,40 @@ class Injector:
             self.out.discard(name)
             self.world.return_node(kind, name)
 
-        self._later(case, bring_back)
-        case.is_well = lambda: self._are_nodes_up()
+        self.later(case, bring_back)
+        case.is_well = lambda: self.are_nodes_up()
 
     def _drain(self, case: Case) -> None:
-        name = self._node_to_take(case)
+        name = self.node_to_take(case)
         if name is None:
             return
         self.out.add(name)
         case.done = f"{name} for {case.fault.lasts_s:.1f} s"
-        self._say(case, ["scontrol", "update", f"NodeName={name}", "State=DRAIN", "Reason=chaos"])
+        self.say(case, ["scontrol", "update", f"NodeName={name}", "State=DRAIN", "Reason=chaos"])
 
         def resume() -> None:
             self.out.discard(name)
-            self.wait(lambda: self._order(["update", f"NodeName={name}", "State=RESUME"]), 30)
+            self.wait(lambda: self.order(["update", f"NodeName={name}", "State=RESUME"]), 30)
 
-        self._later(case, resume)
-        case.is_well = lambda: self._are_nodes_up()
+        self.later(case, resume)
+        case.is_well = lambda: self.are_nodes_up()
 
-    def _order(self, words: Sequence[str]) -> bool:
+    def order(self, words: Sequence[str]) -> bool:
         return self.world.run(["scontrol", *words], limit_s=10).status == 0
 
-    # Users.
-
-    def _say(self, case: Case, argv: Sequence[str], user: str = "") -> Ran:
+    def say(self, case: Case, argv: Sequence[str], user: str = "") -> Ran:
         done = self.world.run(argv, user=user, limit_s=15)
         if done.status != 0:
             words = (done.err or done.out).strip().splitlines() or ["no answer"]
             case.done += f" (refused: {words[-1][:60]})"
         return done
 
-    def _update(self, case: Case, task: Task, change: str) -> None:
-        self._say(case, ["scontrol", "update", f"JobId={task.key}", change], task.user)
-
-    def _target(
-        self, case: Case, suits: Callable[[Sighting], bool] = lambda job: True
-    ) -> tuple[Sighting, Task] | None:
-        """Choose one of the live jobs that suit and were submitted with hadar-sbatch."""
-        tasks = self.workload.tasks
-        there = [job for job in self.observer.live() if tasks[job.key].is_described and suits(job)]
-        if not there:
-            self._skip(case, "no job is there for it")
-            return None
-        job = there[int(case.fault.pick * len(there))]
-        case.done = f"job {job.key}, {job.state.lower()}"
-        tasks[job.key].done_to.append(str(case.fault.kind))
-        case.needs_plan = False
-        return job, tasks[job.key]
-
-    def _cancel(self, case: Case) -> None:
-        if target := self._target(case):
-            job, task = target
-            at_s = time.time()
-            if self._say(case, ["scancel", job.key], task.user).status == 0:
-                task.cancelled_s = at_s
-                case.is_well = lambda: self.observer.pasts[job.key].last.is_final
-            else:
-                task.may_be_cancelled = True
-
-    def _requeue(self, case: Case) -> None:
-        # 22.05.8 may never again give GPUs to a job requeued on an absent node (docs/slurm.md).
-        def suits(job: Sighting) -> bool:
-            return job.state == "RUNNING" and not any(gpu.node in self.out for gpu in job.gpus)
-
-        if target := self._target(case, suits):
-            self._say(case, ["scontrol", "requeue", target[0].key], target[1].user)
-
-    def _hold(self, case: Case) -> None:
-        if target := self._target(case, lambda job: job.state == "PENDING"):
-            job, task = target
-            task.held_s = time.time()
-            self._say(case, ["scontrol", "uhold", job.key], task.user)
-
-            def release() -> None:
-                task.released_s = time.time()
-                self.wait(lambda: self._is_released(job.key), 20)
-                task.held_s = None
-
-            self._later(case, release)
-
-    def _is_released(self, key: str) -> bool:
-        done = self.world.run(["scontrol", "release", key], limit_s=10)
-        return done.status == 0 or "Invalid job id" in done.err or "ended" in done.err
-
-    def _release(self, case: Case) -> None:
-        if target := self._target(case, lambda job: job.is_held):
-            target[1].released_s = time.time()
-            self._say(case, ["scontrol", "release", target[0].key], target[1].user)
-
-    def _choose(self, case: Case) -> None:
-        if target := self._target(case, lambda job: job.state == "PENDING"):
-            _, task = target
-            task.named = self._node_but(case, task.excluded)
-            case.done += f" to {task.named}"
-            self._update(case, task, f"ReqNodeList={task.named}")
-
-    def _exclude(self, case: Case) -> None:
-        if target := self._target(case, lambda job: job.state == "PENDING"):
-            _, task = target
-            task.excluded = self._node_but(case, task.named)
-            case.done += f" off {task.excluded}"
-            self._update(case, task, f"ExcNodeList={task.excluded}")
-
-    def _node_but(self, case: Case, other_than: str) -> str:
-        """Return a node; Slurm starts no job that must have a node which it excludes."""
-        nodes = [name for name in self.world.nodes[:4] if name != other_than]
-        return nodes[int(case.fault.share * len(nodes))]
-
-    def _leave(self, case: Case) -> None:
-        if target := self._target(case):
-            self._say(case, self.world.leave_argv(target[0].key), target[1].user)
-
-    def _comment(self, case: Case) -> None:
-        # Until the ledger has a claim, only the comment marks the hold of a new job as hadard's.
-        known = self.world.ledger()
-        if target := self._target(case, lambda job: not job.is_held or job.key in known):
-            texts = ("", "mine now", '{"hadar":1', '{"hadar":1,"steps":"many"}', "{}")
-            text = texts[int(case.fault.share * len(texts))]
-            case.done += f" to {text!r}"
-            self._update(case, target[1], f"Comment={text}")
-
-    def _report(self, case: Case) -> None:
-        if target := self._target(case, lambda job: job.state == "RUNNING"):
-            text = _SPOILT[int(case.fault.share * len(_SPOILT))]
-            case.done += f" to {text!r}"
-            self.world.spoil_report(target[0].raw_id, text)
-
     # Disks, commands, clock.
 
     def _fill(self, case: Case) -> None:
         disk = case.fault.kind.rpartition(": ")[2].removesuffix("_dir")
         if disk in self.full:
-            return self._skip(case, "it is full already")
+            return self.skip(case, "it is full already")
         self.full.add(disk)
         self.world.fill(disk)
         case.done = f"for {case.fault.lasts_s:.1f} s"
@@ -419,11 +296,11 @@ class Injector:
             self.full.discard(disk)
             self.world.make_room(disk)
 
-        self._later(case, make_room)
+        self.later(case, make_room)
 
     def _ordered(self, case: Case, order: Order) -> None:
         """Give an order and wait until it is carried out."""
-        if not self._has_hadard(case):
+        if not self.has_hadard(case):
             return
         control = self.world.control
         control.give(order)
@@ -431,7 +308,7 @@ class Injector:
         control.withdraw()
         fired = control.fired()
         if not is_done or fired is None:
-            return self._skip(case, f"{order.step} did not come within {_STEP_LIMIT_S:g} s")
+            return self.skip(case, f"{order.step} did not come within {_STEP_LIMIT_S:g} s")
         case.begun_s = fired["time_s"]
         case.done = f"{order.do} at {order.step}"
         if "made" in fired:
@@ -440,7 +317,7 @@ class Injector:
             self.observer.gone_since_s = self.observer.gone_since_s or fired["time_s"]
         if order.lasts_s:
             case.done += f", {order.lasts_s:.1f} s"
-            self._later(case, lambda: None, order.lasts_s)
+            self.later(case, lambda: None, order.lasts_s)
 
     def _lie(self, case: Case) -> None:
         fault = case.fault

@@ -24,7 +24,10 @@ FREE = "no job waits for a hadard that is gone"
 SAME = "a restart does not change the plan"
 WELL = "everything recovers"
 SOUND = "no round fails by an error of hadard's"
-INVARIANTS = (LOST, TRAINED, APART, WHOLE, FREE, SAME, WELL, SOUND)
+MOVING = "rounds and jobs go on"
+EDITS = "an owner's edit stays"
+STILL = "nothing that runs is changed"
+INVARIANTS = (LOST, TRAINED, APART, WHOLE, FREE, SAME, WELL, SOUND, MOVING, EDITS, STILL)
 
 # Slurm's reason for holding a job that its node did not launch, until an operator releases it.
 LAUNCH_FAILED = "launch_failed_requeued_held"

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import subprocess
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from chaos.observer import Observer
 from chaos.world import World
 
 # The delay of a restart, unless a fault sets another one.
 _RESTART_S = 2.0
+
+
+def rss_mb(pid: int) -> float:
+    """Return the memory that a process has now, 0 if there is none."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0.0
+    return pages * resource.getpagesize() / 1e6
 
 
 @dataclass
@@ -27,6 +38,8 @@ class Keeper:
     observer: Observer
     process: subprocess.Popen[bytes] | None = None
     starts: int = 0
+    # The most memory that hadard had, in MB, on this machine.
+    most_rss_mb: float = 0.0
     is_stopped: bool = False
     _restart_s: float | None = None
     _has_stop_post: bool = False
@@ -56,6 +69,7 @@ class Keeper:
     def tick(self) -> None:
         """Start hadard or `hadar release` if it is due."""
         now_s = time.time()
+        self.most_rss_mb = max(self.most_rss_mb, rss_mb(self.pid))
         if self.process is None:
             self._start()
         elif self._ended_s is None:

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from chaos.faults import Kind
+from chaos.local_site import LocalSite
 from chaos.records import node_states
 from chaos.sabotage import Control
+from chaos.slurm_conf import Change
 from chaos.world import (
     COMMAND_LIMIT_S,
     DISKS,
@@ -59,6 +61,9 @@ class LocalWorld:
     look_every_s: float = 0.4
     # hadard's mode.
     mode: str = "hold"
+    has_accounting: bool = False
+    # Whether slurmctld will fail over.
+    has_backup: bool = False
 
     def __post_init__(self) -> None:
         self.control = Control(self.directory / "control")
@@ -76,9 +81,14 @@ class LocalWorld:
         self.control.prepare()
         self._mount()
         cluster = LocalCluster.up(
-            self.directory / "c", parse_nodes(NODES), slurmd_timeout_s=SLURMD_TIMEOUT_S
+            self.directory / "c",
+            parse_nodes(NODES),
+            accounting=self.has_accounting,
+            slurmd_timeout_s=SLURMD_TIMEOUT_S,
+            settings=f"JobCompType=jobcomp/filetxt\nJobCompLoc={self.directory}/ended-runs\n",
         )
         self.cluster = cluster
+        self.site = LocalSite(cluster, self.start_controller)
         self.nodes = tuple(node.name for node in cluster.nodes)
         environment = job_environment(cluster.environment())
         self.environment = {
@@ -88,6 +98,16 @@ class LocalWorld:
             "LC_ALL": "C",
             "SLURM_TIME_FORMAT": "%s",
         }
+        wrappers = self.site.wrap_commands(self.directory)
+        self.environment["PATH"] = f"{wrappers}{os.pathsep}{self.environment['PATH']}"
+        if self.has_accounting:
+            self.site.add_qos()
+        else:
+            self.missing[Kind.QOS] = "it needs --accounting"
+        if OWN_MOUNTS not in os.environ:
+            self.missing[Kind.FAIL_OVER] = "no right to a mount namespace"
+        elif self.has_backup:
+            self.site.add_backup()
         self.needs_closed_partition = keeps_types(CommandLine(cluster.runner()).version)
         self.configure(self.config())
 
@@ -126,7 +146,9 @@ class LocalWorld:
             "journal": self.disks["journal"] / "journal.jsonl",
             "disable_file": self.directory / "disabled",
         }
-        return yaml_of({**SETTINGS, "mode": self.mode, **places, **changes})
+        # slurmctld may wait 5 s for slurmdbd before it changes a job.
+        limit = {"command_timeout_seconds": 6} if self.has_accounting else {}
+        return yaml_of({**SETTINGS, "mode": self.mode, **limit, **places, **changes})
 
     def configure(self, text: str) -> None:
         """Replace hadard's configuration file in one step."""
@@ -275,6 +297,33 @@ class LocalWorld:
             if process.node == name and process.program == "slurmd":
                 with suppress(ProcessLookupError):
                     os.kill(process.pid, number)
+
+    def reconfigure(self, change: Change) -> None:
+        """Change a node in Slurm's configuration, and restart its slurmd and slurmctld."""
+        self.site.reconfigure(change)
+
+    def restore(self, change: Change) -> None:
+        """Undo `reconfigure`."""
+        self.site.restore(change)
+
+    def fail_over(self) -> None:
+        """Let slurmctld's backup take over."""
+        self.site.fail_over()
+        self._opening = threading.Thread(target=self._open, daemon=True)
+        self._opening.start()
+
+    def warn(self, text: str) -> None:
+        """Have Slurm's commands write `text` on standard error from now on."""
+        (self.directory / "warning").write_text(text + "\n")
+
+    def ended_runs(self) -> str:
+        """Return slurmctld's record of every run of a job that has ended."""
+        path = self.directory / "ended-runs"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def controller_log(self) -> str:
+        """Return slurmctld's log."""
+        return (self.cluster.directory / "log/slurmctld/log").read_text(errors="replace")
 
     def keep(self, target: Path) -> None:
         """Copy logs and journals."""

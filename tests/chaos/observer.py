@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from chaos.invariants import (
@@ -14,10 +15,22 @@ from chaos.invariants import (
     incomplete_gangs,
     shared_gpus,
 )
-from chaos.records import HOLDING, WAITING, Sighting, gpus_in_use, node_states, sightings
+from chaos.progress import Idling
+from chaos.records import (
+    HOLDING,
+    WAITING,
+    Sighting,
+    gpus_in_use,
+    idle_gpus,
+    node_states,
+    sightings,
+)
 from chaos.workload import Task
 from chaos.world import World
 from integration.site import Gpu
+
+# How long a job may wait beside idle GPUs: rounds of 2 s, and pins that time out.
+_IDLE_S = 60.0
 
 
 @dataclass
@@ -40,6 +53,9 @@ class Observer:
     away_until_s: float = 0.0
     gone_since_s: float | None = None
     waits: Waits = field(default_factory=Waits)
+    idling: Idling = field(default_factory=Idling)
+    # Whether hadard is expected to make progress now.
+    is_excused: bool = True
     _told: set[tuple[str, str, int]] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -54,14 +70,18 @@ class Observer:
             return False
         sample = Sample(before_s, time.time(), tuple(sightings(done.out)))
         with self._lock:
-            self._take(sample)
+            idle = {} if self.is_excused else idle_gpus(nodes.out)
+            self._take(sample, idle)
             self.nodes = node_states(nodes.out)
-            unheld = gpus_in_use(nodes.out) - {gpu for job in sample.jobs for gpu in job.gpus}
+            # By number, which a GPU keeps if its type is renamed.
+            held = {(gpu.node, gpu.index) for job in sample.jobs for gpu in job.gpus}
+            in_use = gpus_in_use(nodes.out)
+            unheld = {gpu for gpu in in_use if (gpu.node, gpu.index) not in held}
             # Nodes are read after jobs, so only a GPU unheld in two samples in a row is lost.
             self.lost_gpus, self._unheld = unheld & self._unheld, unheld
         return True
 
-    def _take(self, sample: Sample) -> None:
+    def _take(self, sample: Sample, idle: Mapping[tuple[str, str], int]) -> None:
         for job in sample.jobs:
             self.pasts.setdefault(job.key, Past(job, sample.after_s)).add(job, sample.after_s)
         self.samples += 1
@@ -70,11 +90,15 @@ class Observer:
         shown = {job.key for job in sample.jobs}
         for key in tasks.keys() & self.pasts.keys() - shown:
             self._forget_cancelled(key, tasks[key], sample)
-        for finding in (*shared_gpus(sample), *incomplete_gangs(sample, tasks)):
-            self._add(finding)
         gone_s = self.gone_since_s
         # While slurmctld was unreachable too, the reaper could not release jobs.
         since_s = None if gone_s is None else max(gone_s, self.away_until_s)
+        for finding in (
+            *shared_gpus(sample),
+            *incomplete_gangs(sample, tasks),
+            *self.idling.add(sample, tasks, idle, _IDLE_S),
+        ):
+            self._add(finding)
         for finding in self.waits.add(sample, tasks, since_s, self.limit_s):
             self._add(finding)
 

@@ -32,6 +32,11 @@ class Sighting:
     started_s: float
     ended_s: float
     gpus: frozenset[Gpu]
+    nice: str = "0"
+    limit: str = ""
+    features: str = ""
+    qos: str = ""
+    num_nodes: str = ""
 
     @property
     def is_final(self) -> bool:
@@ -75,6 +80,11 @@ def _sighting(line: str) -> Iterator[Sighting]:
         started_s=_seconds(facts.get("StartTime", "")),
         ended_s=_seconds(facts.get("EndTime", "")),
         gpus=gpus_in(line) if facts["JobState"] in HOLDING else frozenset(),
+        nice=facts.get("Nice", ""),
+        limit=facts.get("TimeLimit", ""),
+        features=facts.get("Features", ""),
+        qos=facts.get("QOS", ""),
+        num_nodes=facts.get("NumNodes", ""),
     )
     if "ArrayTaskId" not in facts:
         yield seen
@@ -119,4 +129,21 @@ def gpus_in_use(text: str) -> set[Gpu]:
         facts = dict(_FIELD.findall(line))
         for kind, indices in _USED.findall(facts.get("GresUsed", "")):
             found |= {Gpu(facts["NodeName"], kind, int(index)) for index in NodeSet(f"[{indices}]")}
+    return found
+
+
+_GRES = re.compile(r"gpu:(?:([^:(,]+):)?(\d+)")
+_MAY_START = frozenset({"IDLE", "MIXED"})
+
+
+def idle_gpus(text: str) -> dict[tuple[str, str], int]:
+    """Return the idle GPUs by node and type, on nodes that start jobs, in `show node -d -o`."""
+    found: dict[tuple[str, str], int] = {}
+    for line in text.splitlines():
+        facts = dict(_FIELD.findall(line))
+        if facts.get("State") not in _MAY_START or facts.get("SlurmdStartTime") == "None":
+            continue
+        used = dict(_GRES.findall(facts.get("GresUsed", "")))
+        for gpu_type, number in _GRES.findall(facts.get("Gres", "")):
+            found[facts["NodeName"], gpu_type] = int(number) - int(used.get(gpu_type, 0))
     return found

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chaos.injecting import Case
+from chaos.case import Case
 from chaos.invariants import INVARIANTS, Finding
 from rich.box import SIMPLE_HEAD
 from rich.table import Table

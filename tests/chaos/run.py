@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from chaos.faults import Fault
-from chaos.injecting import Case, Injector
+from chaos.case import Case
+from chaos.constancy import changed_while_running, excused_edits
+from chaos.faults import Fault, Kind
+from chaos.injecting import Injector
 from chaos.invariants import (
     FREE,
     LAUNCH_FAILED,
@@ -26,6 +28,7 @@ from chaos.invariants import (
 )
 from chaos.keeping import Keeper, Reaper
 from chaos.observer import Observer
+from chaos.progress import Spells, stalls
 from chaos.workload import Task, Workload
 from chaos.world import LIFE_S, World
 from integration.site import Gpu
@@ -41,6 +44,20 @@ STATED_S = LIFE_S + REAPER_S
 RELEASE_S, _MOST_RELEASE_S = 6.0, 20.0
 LEVEL = 16
 _TICK_S = 0.05
+# The longest time without a round that succeeded: ten rounds.
+STALL_S = 20.0
+# Slurm counts as away, or the machine as too busy, after this time without a sample.
+_UNSEEN_S = 3.0
+# Faults that keep rounds from succeeding until all has recovered. After a requeue that took no
+# effect, although Slurm's command said so, a round waits for the job to leave its GPUs.
+_STOPPING = (
+    Kind.BLIND,
+    Kind.HANG,
+    Kind.LIE,
+    Kind.TIME_OUT,
+    Kind.CONTROLLER_RESTART,
+    Kind.CONTROLLER_AWAY,
+)
 # During this many last faults no job with a dependency is submitted.
 _LAST = 12
 _RECOVERY_LIMIT_S = 90.0
@@ -58,7 +75,9 @@ class Run:
     cases: list[Case] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     begun_s: float = 0.0
+    settled_s: float = 0.0
     lost_gpus: set[Gpu] = field(default_factory=set)
+    spells: Spells = field(default_factory=Spells)
     _crash: BaseException | None = None
 
     def __post_init__(self) -> None:
@@ -88,6 +107,8 @@ class Run:
                 self.go_on_until(lambda: False, fault.pause_s)
             self.show(len(self.faults), "waiting for the jobs to end")
             self._settle()
+            self.settled_s = time.time()
+            self.spells.close(self.settled_s)
         self._reckon()
 
     @contextmanager
@@ -137,12 +158,25 @@ class Run:
         slow_s = 2 * max(self.reaper.took_s, default=0.0)
         self.observer.limit_s = STATED_S + min(max(RELEASE_S, slow_s), _MOST_RELEASE_S)
         self._read_plans()
+        self.observer.is_excused = self._is_excused()
+        self.spells.note(time.time(), is_excused=self.observer.is_excused)
         for case in self.cases:
             if case.undo is not None and time.time() >= case.undo_at_s:
                 undo, case.undo = case.undo, None
                 undo()
                 case.ended_s = time.time()
             self._see_whether_well(case)
+
+    def _is_excused(self) -> bool:
+        """Return whether a fault keeps rounds from succeeding."""
+        return (
+            self.observer.gone_since_s is not None
+            or not self.keeper.is_alive
+            or self.keeper.is_stopped
+            or self.injector.is_controller_away
+            or time.time() > self.observer.newest_s + _UNSEEN_S
+            or any(case.well_s is None and case.fault.kind in _STOPPING for case in self.cases)
+        )
 
     def _read_plans(self) -> None:
         self._newest_plan = time_s, _ = self.world.control.newest_plan()
@@ -201,7 +235,11 @@ class Run:
     def _reckon(self) -> None:
         """Check the end and the training of every job, every plan, and every fault's recovery."""
         self.world.fetch()
-        self.findings += self.observer.findings
+        control, tasks = self.world.control, self.workload.tasks
+        seen = self.observer.findings
+        self.findings += excused_edits(seen, tasks, control.notes("changes"))
+        rounds, span = control.notes("rounds"), (self.begun_s, self.settled_s)
+        self.findings += stalls(rounds, self.spells, span, STALL_S)
         self.findings += plan_differences(self.world.control.notes("plans"))
         self.findings += failures(self.world.control.notes("failures"))
         requeues = self._requeues()
@@ -227,6 +265,7 @@ class Run:
             yield wrong
         if past is None:
             return
+        yield from changed_while_running(key, past, task)
         kept_s, requeued_s = kept_by_begin_time(task, past, requeues, STATED_S + RELEASE_S)
         if kept_s:
             what = (
@@ -268,6 +307,7 @@ class Run:
             ),
             "samples": self.observer.samples,
             "hadard_starts": self.keeper.starts,
+            "hadard_most_rss_mb": round(self.keeper.most_rss_mb),
             "gpus_lost_by_slurm": len(self.lost_gpus),
             "reaper_runs": self.reaper.runs,
             "rounds_planned": len(plans),

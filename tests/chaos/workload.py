@@ -17,6 +17,9 @@ RATES: tuple[Mapping[str, float], ...] = (
     {"v100": 30.0, "p100": 30.0, "k80": 12.0},
     {"v100": 20.0, "p100": 40.0, "k80": 20.0},
 )
+# GPUs of a type that hadard is not told of, and of none as the program names it.
+NEW_TYPE = "gpu_of_2027"
+OTHER_TYPES = (NEW_TYPE, "gpu")
 STEPS = (60, 120, 200, 320)
 ARRAY_TASKS = 3
 # Jobs are drawn from these ten.
@@ -35,6 +38,24 @@ wait $!
 """
 
 
+# The edit by which an owner holds a job that has no other hold.
+HOLD = "Hold"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """An owner's new value for a field of a job, and when the command began and ended.
+
+    hadard may borrow a field that it has not borrowed at that time (`may_be_lent`), and has to give
+    it back; otherwise the field is the owner's from then on.
+    """
+
+    value: str
+    begun_s: float
+    done_s: float
+    may_be_lent: bool = False
+
+
 @dataclass
 class Task:
     """A submitted job or array task, and the actions of its user on it.
@@ -42,7 +63,8 @@ class Task:
     `gpus` is the number that it must hold while it runs, `steps` the steps that it trains. Times
     are in seconds since the epoch. `may_be_cancelled`: its user's scancel failed or got no answer.
     `held_s` is the time of its user's hold, None without one, and `released_s` that of the last
-    release. `named` and `excluded` are the nodes that its user names and excludes.
+    release. `named` and `excluded` are the nodes that its user names and excludes, `edits` what its
+    user has changed in Slurm and not taken back, by field.
     """
 
     key: str
@@ -58,6 +80,13 @@ class Task:
     named: str = ""
     excluded: str = ""
     done_to: list[str] = field(default_factory=list)
+    edits: dict[str, Edit] = field(default_factory=dict)
+    all_edits: list[tuple[str, Edit]] = field(default_factory=list)
+
+    def note(self, name: str, edit: Edit) -> None:
+        """Record an edit."""
+        self.edits[name] = edit
+        self.all_edits.append((name, edit))
 
     @property
     def is_described(self) -> bool:
@@ -116,8 +145,9 @@ class Workload:
     def _argv(
         self, kind: str, gpus: int, steps: int, throughputs: Mapping[str, float], before: float
     ) -> list[str]:
+        rates = {**throughputs, **dict.fromkeys(OTHER_TYPES, min(throughputs.values()))}
         program = [
-            *(f"--rate={name}={throughput / gpus}" for name, throughput in throughputs.items()),
+            *(f"--rate={name}={throughput / gpus}" for name, throughput in rates.items()),
             f"--total-steps={steps}",
             "--checkpoint-every-s=1",
             "--move-timeout-s=10",

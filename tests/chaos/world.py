@@ -15,11 +15,24 @@ from typing import Any, Protocol
 
 from chaos.faults import Kind
 from chaos.sabotage import Control
+from chaos.slurm_conf import Change
 
 TESTS = Path(__file__).resolve().parents[1]
 COMMAND_LIMIT_S = 30.0
 # The disks that are filled, and their sizes in KiB.
 DISKS = {"journal": 32768, "state": 4096, "run": 1024}
+# The faults that change Slurm's configuration or commands.
+OF_SITE = (
+    Kind.NODE_REMOVED,
+    Kind.NODE_RENAMED,
+    Kind.GPUS_RETYPED,
+    Kind.GPUS_UNTYPED,
+    Kind.PARTITION,
+    Kind.FEATURES,
+    Kind.QOS,
+    Kind.FAIL_OVER,
+    Kind.NOISE,
+)
 FULL_DISKS = (Kind.FULL_JOURNAL, Kind.FULL_STATE, Kind.FULL_RUN)
 # How long hadard's heartbeat stays fresh: a third of the default.
 LIFE_S = 10.0
@@ -78,6 +91,7 @@ class World(Protocol):
     control: Control
     missing: dict[Kind, str]
     users: Sequence[str]
+    has_accounting: bool
     nodes: Sequence[str]
     training: str
     look_every_s: float
@@ -184,4 +198,28 @@ class World(Protocol):
 
     def make_room(self, disk: str) -> None:
         """Undo `fill`."""
+        ...
+
+    def reconfigure(self, change: Change) -> None:
+        """Change the nodes in Slurm's configuration, and restart what has to read it."""
+        ...
+
+    def restore(self, change: Change) -> None:
+        """Undo `reconfigure`."""
+        ...
+
+    def fail_over(self) -> None:
+        """Let slurmctld's backup take over."""
+        ...
+
+    def warn(self, text: str) -> None:
+        """Have Slurm's commands write `text` on standard error from now on."""
+        ...
+
+    def ended_runs(self) -> str:
+        """Return slurmctld's record of every run of a job that has ended."""
+        ...
+
+    def controller_log(self) -> str:
+        """Return slurmctld's log."""
         ...

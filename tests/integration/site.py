@@ -107,7 +107,7 @@ def gpu_tree(gpus: Iterable[Gpu]) -> GpuTree:
 
 
 _DETAIL = re.compile(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
-_GPUS = re.compile(r"gpu:([^:(]+):[1-9]\d*\(IDX:([^)]*)\)")
+_GPUS = re.compile(r"gpu:(?:([^:(]+):)?[1-9]\d*\(IDX:([^)]*)\)")
 
 
 def gpus_in(detail: str) -> frozenset[Gpu]:

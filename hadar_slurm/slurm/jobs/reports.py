@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hadar_slurm.core.cluster import GpuType, JobId
+from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import JobSpec, Progress
 from hadar_slurm.core.throughput_model import Place
 from hadar_slurm.handoff import ProgressReport, ReportError, SquattedError, read_report
-from hadar_slurm.jobspec.description import MAX_THROUGHPUT, MIN_THROUGHPUT
+from hadar_slurm.jobspec.description import MAX_THROUGHPUT, MIN_THROUGHPUT, Description
 from hadar_slurm.jobspec.estimator import Estimator, workload_of
 from hadar_slurm.slurm.client.parse import QueueRow
+from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.jobs.array_jobs import fastest
-from hadar_slurm.slurm.jobs.notices import Notices
-from hadar_slurm.slurm.jobs.seen import SeenJob
+
+log = logging.getLogger(__name__)
+
+_Report = ProgressReport | None
 
 
 @dataclass
@@ -25,21 +29,18 @@ class Reports:
 
     spool: Path
     estimator: Estimator
-    notices: Notices
-    # Report directories that another user has made, so that no report can come, since `begin`.
+    ledger: Ledger
+    now_s: Callable[[], float]
+    # Report directories that another user has made, so that no report can come.
     squatted: set[str] = field(default_factory=set)
     # The time of the last report of each job from which its speed was learned.
     _reported_s: dict[JobId, float] = field(default_factory=dict)
-
-    def begin(self) -> None:
-        """Begin a round of reading."""
-        self.squatted.clear()
 
     def keep(self, alive: Container[JobId]) -> None:
         """Forget all other jobs."""
         self._reported_s = {k: time_s for k, time_s in self._reported_s.items() if k in alive}
 
-    def read(self, row: QueueRow) -> ProgressReport | None:
+    def read(self, row: QueueRow) -> _Report:
         """Return the last report of a job; None where there is none that can be trusted."""
         if row.state == "PENDING" and row.restarts == 0:
             return None
@@ -48,37 +49,44 @@ class Reports:
         except SquattedError as error:
             self.squatted.add(str(error))
         except ReportError as error:
-            self.notices.say(row.key, f"has a report that is ignored: {error}", logging.WARNING)
+            log.warning("job %s: its report is ignored: %s", row.key, error)
         return None
 
-    def measure(self, seen: SeenJob) -> None:
+    def measure(
+        self, row: QueueRow, description: Description, gang: Gang | None, report: _Report
+    ) -> None:
         """Record the reported steps/s of a run, for the job and for jobs of the same workload."""
-        row, report = seen.row, seen.report
-        place = Place.of(seen.gang) if seen.gang is not None else None
+        place = Place.of(gang) if gang is not None else None
         # Without a workload, there is no other job that these figures are of.
-        is_of_work = bool(seen.description.workload) and row.state == "RUNNING"
-        if not is_of_work or report is None or place is None:
+        if not description.workload or report is None or place is None or row.state != "RUNNING":
             return
-        is_new = seen.reports_run and self._reported_s.get(row.key) != report.time_s
+        is_new = report.restart == row.restarts and self._reported_s.get(row.key) != report.time_s
         if is_new and MIN_THROUGHPUT <= report.steps_per_s <= MAX_THROUGHPUT:
             self._reported_s[row.key] = report.time_s
-            workload = workload_of(seen.description, row.user)
+            workload = workload_of(description, row.user)
             self.estimator.speeds.measure(workload, place, report.steps_per_s)
 
-    def progress(self, seen: SeenJob, spec: JobSpec) -> Progress:
+    def progress(
+        self,
+        row: QueueRow,
+        description: Description,
+        report: _Report,
+        spec: JobSpec,
+        gang: Gang | None,
+    ) -> Progress:
         """Return a job's progress: by its report, or else by how long it has been running.
 
         The latter only where its steps are a measure of time, and from what its earlier runs have
         kept: of a job that saved when asked and does not report, nothing.
         """
-        row, report, gang = seen.row, seen.report, seen.gang
-        if report is not None and self.estimator.counts_real_steps(seen.description, row.user):
+        if report is not None and self.estimator.counts_real_steps(description, row.user):
             is_lost = report.restart < row.restarts and report.saved_s > 0
             steps = float(report.saved_steps if is_lost else report.steps_done)
-        elif not seen.description.steps:
-            steps = seen.claim.kept_part * spec.total_steps
-            if gang is not None:
-                steps += seen.ran_s * gang.throughput(spec.throughputs)
+        elif not description.steps:
+            steps = self.ledger[row.key].kept_part * spec.total_steps
+            if gang is not None and row.state == "RUNNING":
+                ran_s = max(0.0, self.now_s() - row.started_s)
+                steps += ran_s * gang.throughput(spec.throughputs)
         else:
             steps = 0.0
         steps = min(steps, float(spec.total_steps))

@@ -1,0 +1,147 @@
+"""What hadard must not change: an owner's edits of a waiting job, and jobs that run. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from chaos.invariants import EDITS, STILL, Finding, Past, Sample
+from chaos.records import WAITING, Sighting
+from chaos.workload import HOLD, Task
+from ClusterShell.NodeSet import NodeSet
+
+# Where Slurm shows the fields of `scontrol update` that owners edit.
+_SHOWN = {
+    "ReqNodeList": "requested_nodes",
+    "ExcNodeList": "excluded_nodes",
+    "Nice": "nice",
+    "TimeLimit": "limit",
+    "Features": "features",
+    "QOS": "qos",
+}
+# Fields that hadard borrows, and gives back with the owner's value, with that of a new job; None
+# where it depends on the partition.
+LENT: Mapping[str, str | None] = {"Nice": "0", "TimeLimit": None, "Features": ""}
+
+
+def shown_value(job: Sighting, name: str) -> str:
+    """Return the value of a field of `scontrol update`."""
+    return str(getattr(job, _SHOWN[name]))
+
+
+def lost_edits(
+    sample: Sample, tasks: Mapping[str, Task], *, is_gone: bool = True
+) -> Iterator[Finding]:
+    """Yield every edit of a waiting job that Slurm no longer shows.
+
+    Further excluded nodes are no loss: they narrow the owner's wish. Nor is what hadard has
+    borrowed, until it is gone (`is_gone`) and all has been given back.
+    """
+    for job in sample.jobs:
+        task = tasks.get(job.key)
+        if task is None or job.state not in WAITING:
+            continue
+        for name, edit in dict(task.edits).items():
+            is_due = sample.before_s > edit.done_s and (is_gone or not edit.may_be_lent)
+            if is_due and not _is_shown(job, name, edit.value):
+                shown = "released" if name == HOLD else shown_value(job, name)
+                what = f"{name} is {shown!r} after its owner's {edit.value!r}"
+                yield Finding(EDITS, job.key, sample.after_s, what)
+
+
+def _is_shown(job: Sighting, name: str, value: str) -> bool:
+    if name == HOLD:
+        return job.is_held
+    shown = shown_value(job, name)
+    if name == "ExcNodeList":
+        return NodeSet(value) <= NodeSet(shown)
+    if name == "ReqNodeList":
+        return NodeSet(value) == NodeSet(shown)
+    return shown == value
+
+
+def excused_edits(
+    findings: Iterable[Finding], tasks: Mapping[str, Task], changes: Iterable[Mapping[str, Any]]
+) -> Iterator[Finding]:
+    """Yield the findings; apart are edits made while hadard was writing to the same job.
+
+    Slurm cannot compare and set in one step, so the later of two writers at one moment wins.
+    """
+    spans = _spans(changes)
+    for finding in findings:
+        edits = tasks[finding.job].all_edits if finding.invariant == EDITS else ()
+        is_at_once = any(
+            begun_s <= edit.done_s and edit.begun_s <= done_s
+            for name, edit in edits
+            if name == finding.what.split()[0]
+            for begun_s, done_s in spans.get(finding.job, ())
+        )
+        apart = "hadard and the owner wrote at the same moment" if is_at_once else finding.apart
+        yield replace(finding, apart=apart)
+
+
+def _spans(changes: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    """Return when hadard was changing each job, from the driver's notes before and after."""
+    spans: dict[str, list[tuple[float, float]]] = {}
+    begun: Mapping[str, Any] = {}
+    for note in changes:
+        if "wrong" not in note:
+            begun = note
+            continue
+        for job in note["jobs"]:
+            begun_s = begun["time_s"] if job in begun.get("jobs", ()) else note["time_s"]
+            spans.setdefault(job, []).append((begun_s, note["time_s"]))
+    return spans
+
+
+def changed_while_running(key: str, past: Past, task: Task) -> Iterator[Finding]:
+    """Yield every change of a run's nodes, GPUs, number of nodes or time limit."""
+    known: Sighting | None = None
+    for time_s, job in past.changes:
+        if job.state != "RUNNING":
+            known = None
+            continue
+        is_same_run = known is not None and (known.restarts, known.started_s) == (
+            job.restarts,
+            job.started_s,
+        )
+        if known is not None and is_same_run:
+            before, after = _held(known, task), _held(job, task)
+            if before != after:
+                yield Finding(STILL, key, time_s, f"its run had {before}, then {after}")
+        known = job
+
+
+def _held(job: Sighting, task: Task) -> tuple[object, ...]:
+    """Return what a run has. A GPU keeps its number if its type is renamed below the job."""
+    gpus = " ".join(sorted(f"{gpu.node}:{gpu.index}" for gpu in job.gpus))
+    # An owner may change the limit just as the job starts.
+    limit = "" if "TimeLimit" in task.edits else job.limit
+    return job.num_nodes, gpus, limit
+
+
+_RESIZED = re.compile(r"resiz", re.IGNORECASE)
+_FIELD = re.compile(r"(?:^| )(\w+)=(\S*)")
+
+
+def resizes(log: str, completions: str) -> Iterator[Finding]:
+    """Yield every resize of a job in slurmctld's log and its records of ended runs.
+
+    A run has one record. A resize ends one record in state RESIZING and begins another.
+    """
+    for line in log.splitlines():
+        if _RESIZED.search(line):
+            yield Finding(STILL, "", 0.0, f"slurmctld's log: {line}")
+    runs: Counter[tuple[str, str]] = Counter()
+    for line in completions.splitlines():
+        facts = dict(_FIELD.findall(line))
+        if facts.get("JobState") == "RESIZING":
+            yield Finding(STILL, facts["JobId"], 0.0, f"it was resized: {line}")
+        elif facts.get("NodeList", "(null)") != "(null)":
+            runs[facts["JobId"], facts["StartTime"]] += 1
+    for (job, start), number in runs.items():
+        if number > 1:
+            yield Finding(STILL, job, 0.0, f"its run of {start} has {number} records")
