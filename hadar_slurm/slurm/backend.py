@@ -21,7 +21,6 @@ from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused
 from hadar_slurm.handoff import Assignment
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.slurm.client import scontrol, updates
-from hadar_slurm.slurm.client.fairshare import FairShares
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState, waits_for_nodes
@@ -49,9 +48,11 @@ from hadar_slurm.slurm.enforce.steering import (
     may_wait_unheld,
 )
 from hadar_slurm.slurm.jobs.array_jobs import Fork
-from hadar_slurm.slurm.jobs.copy_facts import copy_facts
+from hadar_slurm.slurm.jobs.observation import Observation
+from hadar_slurm.slurm.jobs.observer import Observer
+from hadar_slurm.slurm.jobs.parameter_averages import copy_facts
 from hadar_slurm.slurm.jobs.run_outcomes import is_early_failure
-from hadar_slurm.slurm.jobs.snapshot_builder import Observation, SnapshotBuilder
+from hadar_slurm.slurm.jobs.seen import Course
 from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.slurm.wakeup import WakeFile
 from hadar_slurm.state.assignments import Assignments
@@ -94,7 +95,7 @@ class SlurmBackend:
     now_s: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     _pins: Pins = field(init=False)
-    _builder: SnapshotBuilder = field(init=False)
+    _observer: Observer = field(init=False)
     _wake: WakeFile = field(init=False)
     _assignments: Assignments | None = field(init=False)
     _state: SlurmState | None = None
@@ -113,7 +114,7 @@ class SlurmBackend:
         self._wake = WakeFile(self.settings.wake_file)
         place = self.settings.assignments
         self._assignments = Assignments(place) if place else None
-        self._builder = SnapshotBuilder(
+        self._observer = Observer(
             self.slurm,
             Estimator.shipped(
                 self.table,
@@ -126,7 +127,6 @@ class SlurmBackend:
             self.ledger,
             self.mode,
             self._pins,
-            FairShares(self.slurm),
             is_off=lambda: self.is_off(),
             now_s=lambda: self.now_s(),
             ended=self.profile.ended if self.profile else EndedJobs(),
@@ -143,12 +143,12 @@ class SlurmBackend:
         self._state = state = self.slurm.read()
         self._is_unread = False
         self.ledger.see(self.slurm, state.queue.values())
-        before = self._observation.way if self._observation is not None else self.mode
-        self._observation = self._builder.observe(state)
-        if (way := self._observation.way) is not before:
+        before = self._observation.mode if self._observation is not None else self.mode
+        self._observation = self._observer.observe(state)
+        if (way := self._observation.mode) is not before:
             why = "jobs wait beside hadard's" if way is Mode.STEER else "no other jobs wait"
             log.info("mode %s: %s, so waiting jobs are treated as in %s", self.mode, why, way)
-        self._plan_signature = self._builder.signature(state.queue, state.nodes)
+        self._plan_signature = self._observer.signature(state.queue, state.nodes)
         self._features = features_by_type(state.nodes)
         return self._observation.snapshot
 
@@ -182,7 +182,7 @@ class SlurmBackend:
             queue = self._state.queue if self._state is not None else {}
             return advise(self.slurm, self.ledger, queue, actions, self._features)
         seen = self._observation
-        not_ready = seen.signal_not_ready if seen is not None else {}
+        not_ready = seen.not_ready if seen is not None else {}
         early = [a for a in actions if isinstance(a, Stop) and a.job_id in not_ready]
         starts = [action for action in actions if isinstance(action, Start)]
         spool, grace_s = self.settings.spool, self.settings.grace_s
@@ -191,7 +191,7 @@ class SlurmBackend:
             mover.limits_s, mover.by_type, mover.kept = seen.limits_s, seen.by_type, seen.kept
         if seen is not None:
             # Other jobs have their GPUs now.
-            mover.hold_timed_out(seen.pin_timed_out - {start.job_id for start in starts})
+            mover.hold_timed_out(seen.stuck - {start.job_id for start in starts})
         outcomes: dict[Action, Outcome] = {
             a: Outcome(a, Status.DEFERRED, not_ready[a.job_id]) for a in early
         }
@@ -218,14 +218,14 @@ class SlurmBackend:
         self._release_into_queue(begun)
         if seen is not None:
             failed = {start.job_id for start in starts} - begun
-            mover.hold_timed_out(seen.pin_timed_out & failed)
+            mover.hold_timed_out(seen.stuck & failed)
             self._records(partial(self.ledger.forget_all_but, seen.alive))
-            self._notify(seen.to_notify)
+            self._notify(seen.notices)
         return [outcomes.get(action, Outcome(action, Status.DONE)) for action in actions]
 
     def _steer(self, actions: Sequence[Action], seen: Observation | None) -> dict[Action, Outcome]:
         """Steer waiting jobs where Slurm keeps the queue; return the outcomes of what is done."""
-        if seen is None or seen.way is not Mode.STEER or self._state is None:
+        if seen is None or seen.mode is not Mode.STEER or self._state is None:
             return {}
         now_s = self.now_s()
         jobs, limits_s = seen.snapshot.jobs, seen.limits_s
@@ -247,7 +247,7 @@ class SlurmBackend:
         seen = self._observation
         if seen is None:
             return
-        jobs = [*seen.dependent, *(seen.snapshot.jobs if seen.way is Mode.STEER else ())]
+        jobs = [*seen.awaiting, *(seen.snapshot.jobs if seen.mode is Mode.STEER else ())]
         if not any(self.ledger[job.job_id].holds for job in jobs):
             return
         cluster, queue = seen.snapshot.cluster, self.slurm.queue()
@@ -284,7 +284,7 @@ class SlurmBackend:
 
         The queue is read every `poll_s`, and at once when a hook has written the wake-up file.
         """
-        retry_s = self._builder.limits.throttles.next_retry_s(self.now_s())
+        retry_s = self._observer.throttles.next_retry_s(self.now_s())
         pins_end_s = min(self._pins.next_timeout_s(), retry_s)
         burst_until_s = next_read_s = 0.0
         if self._is_unread:
@@ -302,7 +302,7 @@ class SlurmBackend:
                 try:
                     queue = self.slurm.queue()
                     self._see(queue)
-                    signature = self._builder.signature(queue, self.slurm.nodes())
+                    signature = self._observer.signature(queue, self.slurm.nodes())
                     if self._is_unread or signature != self._plan_signature:
                         return Wake.CHANGE
                 except SlurmError as error:
@@ -316,7 +316,7 @@ class SlurmBackend:
     @property
     def squatted(self) -> frozenset[str]:
         """Return the report directories of the last observation that a foreign user has made."""
-        return frozenset(self._builder.reports.squatted)
+        return frozenset(self._observer.reports.squatted)
 
     @property
     def assignments_fault(self) -> str:
@@ -325,17 +325,17 @@ class SlurmBackend:
 
     def take_averages(self) -> int:
         """Return the number of parameter averages of forked jobs since the last call."""
-        return self._builder.averages.take()
+        return self._observer.averages.take()
 
     def take_judged(self) -> tuple[list[Judged], Mapping[str, Credit]]:
         """Return the jobs whose claims were judged since the last call; who is believed less."""
-        checks = self._builder.checks
+        checks = self._observer.checks
         return checks.take_judged(), checks.estimator.credits.in_force()
 
     def copy_facts(self) -> dict[str, object]:
         """Return the journal's facts about the copies of forked jobs, by job."""
         seen = self._observation
-        return {} if seen is None else copy_facts(seen.forks, self._builder.averages)
+        return {} if seen is None else copy_facts(seen.forks, self._observer.averages)
 
     def command_text(self, action: Action) -> str:
         """Return the main commands of an action, separated by semicolons.
@@ -380,7 +380,7 @@ class SlurmBackend:
         self._assignments.keep([parent for parent, fork in forks.items() if fork.is_alive])
 
     def _restore(self, seen: Observation) -> None:
-        if not seen.to_restore:
+        if not (jobs := seen.of(Course.RESTORED)):
             self._restore_delayed_since_s = math.inf
             return
         if self._state is not None and waits_for_nodes(self._state.nodes):
@@ -388,7 +388,7 @@ class SlurmBackend:
             if self.now_s() < self._restore_delayed_since_s + NODES_REPORT_WITHIN_S:
                 return
         # Read again: a hold that a user has placed during planning must stay.
-        self._give_back(self.slurm.queue(), seen.to_restore)
+        self._give_back(self.slurm.queue(), jobs)
 
     def _give_back(
         self,
@@ -410,17 +410,17 @@ class SlurmBackend:
 
         The next round places them.
         """
-        if not seen.ended_by_us and not seen.to_retry:
+        retried, ended_by_us = seen.of(Course.RETRIED), seen.of(Course.REQUEUED)
+        if not retried and not ended_by_us:
             return
         queue = self.slurm.queue()
         # Read again: a requeue would restart a job that was cancelled meanwhile.
         rows = [
             queue[job]
-            for job in sorted({*seen.ended_by_us, *seen.to_retry})
+            for job in sorted([*ended_by_us, *retried])
             if job in queue
-            and (is_early_failure if job in seen.to_retry else self._is_ended_by_us)(queue[job])
+            and (is_early_failure if job in retried else self._is_ended_by_us)(queue[job])
         ]
-        retried = seen.to_retry.keys()
         events = {row.key: self._requeue_event(row, retries=row.key in retried) for row in rows}
         try:
             faults = self.ledger.carry_out(self.slurm, events)
@@ -431,11 +431,11 @@ class SlurmBackend:
             fault, run = faults.get(row.key), row.restarts + 1
             what = f"USR1 from hadard ended its run {run}, though it had said that it listens"
             if row.key in retried:
-                what = f"its run {run} failed early on {seen.to_retry[row.key]}"
+                what = f"its run {run} failed early on {seen.jobs[row.key].failed_on}"
             result = "requeued" if fault is None else f"it cannot be requeued: {fault}"
             log.warning("job %s: %s; %s", row.key, what, result)
             if isinstance(fault, SlurmRefused):
-                self._builder.lost.add(row.key)
+                self._observer.lost.add(row.key)
         self._plan_signature = frozenset()  # observe again at once
 
     def _is_ended_by_us(self, row: QueueRow) -> bool:
@@ -481,7 +481,7 @@ class SlurmBackend:
 
     def _publish_failures(self) -> None:
         """Write the failures for hadar-sbatch where they have changed."""
-        records, place = self._builder.estimator.records, self.settings.failures
+        records, place = self._observer.estimator.records, self.settings.failures
         if place is None or self._published == records.version:
             return
         self._published = records.version

@@ -23,10 +23,10 @@ MOST_PARAMETERS, MOST_POSITIONAL = 6, 4
 
 LIMITS = {
     "names of public classes that several modules define": 1,
-    "functions of more than 45 lines": 30,
-    "functions of more than 6 parameters": 24,
-    "files of more than 400 lines": 11,
-    "calls with more than 4 positional arguments": 162,
+    "functions of more than 45 lines": 29,
+    "functions of more than 6 parameters": 23,
+    "files of more than 400 lines": 10,
+    "calls with more than 4 positional arguments": 158,
     "keys of hadar.yaml": 37,
     "modules that hadard loads": 140,
     "lines that hadard loads": 21_271,

@@ -24,9 +24,9 @@ from hadar_slurm.jobspec.description import (
     MAX_RESTART_S,
     MAX_THROUGHPUT,
     MIN_THROUGHPUT,
-    Description,
 )
 from hadar_slurm.slurm.client.parse import FAILED_STATES, HOLDING_STATES, QueueRow
+from hadar_slurm.slurm.jobs.seen import SeenJob
 from hadar_slurm.state.heartbeat import SKEW_S
 
 # A measured throughput within this fraction of the expected one changes nothing.
@@ -35,21 +35,23 @@ _NEAR = 0.1
 _AGGREGATION_S = 1.0
 
 
-def parent_of(row: QueueRow, description: Description) -> JobId | None:
-    """Return the job array that a copy belongs to; None for a job that is not forked."""
-    array, _, task = row.key.partition("_")
-    return JobId(array) if description.copies > 1 and task.isdecimal() else None
-
-
 @dataclass(frozen=True, slots=True)
 class Task:
     """One copy as a task in Slurm."""
 
-    row: QueueRow
-    description: Description
+    seen: SeenJob
     # The copy as a job by itself; None where it is not managed or has ended.
     job: Job | None = None
-    report: ProgressReport | None = None
+
+    @property
+    def row(self) -> QueueRow:
+        """Return what Slurm shows of it."""
+        return self.seen.row
+
+    @property
+    def report(self) -> ProgressReport | None:
+        """Return its last report."""
+        return self.seen.report
 
     @property
     def number(self) -> int:
@@ -73,7 +75,7 @@ class Task:
     def speed(self) -> float:
         """Return the steps/s that the current run has measured; 0: none yet, or out of range."""
         report = self.report
-        if report is None or not self.runs or report.restart != self.row.restarts:
+        if report is None or not self.runs or not self.seen.reports_run:
             return 0.0
         return report.steps_per_s if MIN_THROUGHPUT <= report.steps_per_s <= MAX_THROUGHPUT else 0.0
 
@@ -204,7 +206,7 @@ class Fork:
             aggregation_cost_s=self.aggregation_s,
             throughputs=self._throughputs(first.spec),
             submitted_s=min(job.spec.submitted_s for job in jobs),
-            # Observation.signal_not_ready decides by copy.
+            # Observation.not_ready decides by copy.
             can_checkpoint=any(job.spec.can_checkpoint for job in jobs),
         )
         allocation = Allocation.of(held)

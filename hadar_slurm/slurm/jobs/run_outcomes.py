@@ -12,15 +12,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from hadar_slurm.core.cluster import Cluster, JobId
-from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.throughput_model import Place
 from hadar_slurm.core.type_failures import EARLY_S, TypeRecords
-from hadar_slurm.handoff import ProgressReport
-from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.estimator import work_of
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.enforce.checkpoint_signal import takes_messages_after
-from hadar_slurm.slurm.enforce.claim import Claim
+from hadar_slurm.slurm.jobs.seen import SeenJob
 
 _FAILED = ("FAILED", "OUT_OF_MEMORY")
 # wait(2) statuses of a batch script that a signal ended, or that exited with such a child's status.
@@ -46,47 +42,32 @@ class RunOutcomes:
         is_open = row.state == "RUNNING" or is_early_failure(row)
         return is_open and (row.key, row.restarts) not in self._counted
 
-    def see_live(
-        self,
-        row: QueueRow,
-        description: Description,
-        gang: Gang | None,
-        report: ProgressReport | None,
-        now_s: float,
-    ) -> None:
+    def see_live(self, seen: SeenJob) -> None:
         """Count the run of a job that holds GPUs, once it has shown that it runs there."""
-        place = Place.of(gang) if gang is not None else None
+        row, place = seen.row, Place.of(seen.gang) if seen.gang is not None else None
         if place is None:
             return
         self._types[row.key, row.restarts] = place.gpu_type
         if not self.needs_report(row):
             return
-        if _has_trained(row, report):
-            self._count(row, description, ran_s=row.started_s)
-        elif now_s - row.started_s >= EARLY_S:
-            self._count(row, description, ran_s=row.started_s + EARLY_S)
+        if _has_trained(seen):
+            self._count(seen, ran_s=row.started_s)
+        elif seen.now_s - row.started_s >= EARLY_S:
+            self._count(seen, ran_s=row.started_s + EARLY_S)
 
-    def see_ended(
-        self,
-        row: QueueRow,
-        description: Description,
-        claim: Claim,
-        report: ProgressReport | None,
-        cluster: Cluster,
-    ) -> None:
-        """Count the run of a job that has ended; `report` matters only for an early failure."""
-        run = (row.key, row.restarts)
+    def see_ended(self, seen: SeenJob, cluster: Cluster) -> None:
+        """Count the run of a job that has ended; its report matters only for an early failure."""
+        row, run = seen.row, (seen.key, seen.row.restarts)
         if run in self._counted:
             return
         if run not in self._types and (gpu_type := _type_of(row, cluster)):
             self._types[run] = gpu_type
-        if is_early_failure(row) and claim.signalled_run == row.restarts + 1:
+        if is_early_failure(row) and seen.claim.signalled_run == row.restarts + 1:
             self._counted.add(run)  # it may have failed as it saved, and its claim is forgotten
         elif is_early_failure(row):
-            ran_s = row.started_s if _has_trained(row, report) else 0.0
-            self._count(row, description, ran_s=ran_s)
+            self._count(seen, ran_s=row.started_s if _has_trained(seen) else 0.0)
         elif row.state == "COMPLETED" or row.ended_s - row.started_s >= EARLY_S:
-            self._count(row, description, ran_s=row.ended_s)
+            self._count(seen, ran_s=row.ended_s)
 
     def type_of(self, row: QueueRow) -> str:
         """Return the GPU type of a run, in lower case; "" if it is not known."""
@@ -97,10 +78,11 @@ class RunOutcomes:
         self._types = {run: name for run, name in self._types.items() if run[0] in jobs}
         self._counted = {run for run in self._counted if run[0] in jobs}
 
-    def _count(self, row: QueueRow, description: Description, *, ran_s: float) -> None:
+    def _count(self, seen: SeenJob, *, ran_s: float) -> None:
         """Count a run; one without `ran_s` has failed."""
+        row = seen.row
         self._counted.add((row.key, row.restarts))
-        work, gpu_type = work_of(description, row.user), self.type_of(row)
+        work, gpu_type = work_of(seen.description, row.user), self.type_of(row)
         if work is None or not gpu_type or not row.started_s:
             return
         if ran_s:
@@ -119,11 +101,12 @@ def is_early_failure(row: QueueRow) -> bool:
     )
 
 
-def may_retry(row: QueueRow, description: Description, claim: Claim, now_s: float) -> bool:
+def may_retry(seen: SeenJob) -> bool:
     """Return whether hadard may requeue a job that has failed early, if another type suits.
 
     Its owner allows it by --hadar-checkpoint=yes. Once in a job's life.
     """
+    row, description, claim = seen.row, seen.description, seen.claim
     owners_nodes = bool(row.requested_nodes) and not claim.pins(row.requested_nodes)
     return (
         is_early_failure(row)
@@ -132,28 +115,14 @@ def may_retry(row: QueueRow, description: Description, claim: Claim, now_s: floa
         # After our requeue was written down, hadard may have been killed before it was sent.
         and claim.retried_run in (0, row.restarts + 1)
         and claim.signalled_run != row.restarts + 1
-        and 0 <= now_s - row.ended_s < _RETRIED_WITHIN_S
+        and 0 <= seen.now_s - row.ended_s < _RETRIED_WITHIN_S
     )
 
 
-def is_retried(row: QueueRow, claim: Claim, now_s: float) -> bool:
-    """Return whether the run after the one that hadard retries takes messages."""
-    return takes_messages_after(row, claim.retried_run, now_s)
-
-
-def retry_message(claim: Claim) -> str:
-    """Return the message for the output of a job that hadard has retried."""
-    return (
-        f"hadar: run {claim.retried_run} of this job failed soon after its start, on a GPU type on "
-        "which its workload has not run. It was requeued, once, for GPUs of another type."
-    )
-
-
-def _has_trained(row: QueueRow, report: ProgressReport | None) -> bool:
+def _has_trained(seen: SeenJob) -> bool:
     """Return whether this run has reported steps; those of its checkpoint do not count."""
-    if report is None or report.restart != row.restarts:
-        return False
-    return report.steps_per_s > 0 or report.state == "done"
+    report = seen.report if seen.reports_run else None
+    return report is not None and (report.steps_per_s > 0 or report.state == "done")
 
 
 def _type_of(row: QueueRow, cluster: Cluster) -> str:

@@ -1,4 +1,4 @@
-"""Limits that keep jobs from starting on free GPUs, learned from Slurm's reasons. Pure.
+"""Limits that keep jobs from starting on free GPUs, learned from Slurm's reasons.
 
 A pinned and released job that a limit of its array, user, QOS or account keeps pending would block
 idle GPUs. It is held again, and a cap is learned from the reason: the limit is less than the GPUs
@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.cluster import JobId, natural_key
+from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, QueueRow
+from hadar_slurm.slurm.client.state import SlurmState
+from hadar_slurm.slurm.jobs.seen import Course, SeenJob, Treated
 
 ARRAY_REASON = "JobArrayTaskLimit"
 # Limits that the job alone violates, independent of running jobs.
@@ -245,3 +248,45 @@ def _words(scope: Scope, cap: Cap) -> str:
         f"left out until a job ends: {scope.kind} has {cap.usage} {what}, and Slurm starts no more "
         f"({cap.reason})"
     )
+
+
+def is_denied(seen: SeenJob) -> bool:
+    """Return whether a limit keeps a job from starting on the nodes of its pin."""
+    row = seen.row
+    is_free = seen.is_pending and not row.is_held
+    return is_free and kind_of(row.reason) is not None and seen.claim.pins(row.requested_nodes)
+
+
+def learn(throttles: Throttles, state: SlurmState, jobs: Iterable[SeenJob], now_s: float) -> None:
+    """Learn limits from the jobs that are denied."""
+    rows = (seen.row for seen in jobs if is_denied(seen))
+    denied = [
+        ThrottleCandidate(row, sum(n for _, n in row.gpus_per_node) * len(row.requested_nodes))
+        for row in rows
+    ]
+    held = {job: gang.num_gpus for job, gang in state.gangs.items()}
+    throttles.observe(state.queue.values(), held, denied, state.throttles, now_s)
+
+
+def marked(throttles: Throttles, jobs: Sequence[Treated], now_s: float) -> list[Treated]:
+    """Return the jobs, with `left_out` set on what policies see where a limit has no room."""
+    planned = [(t.seen, t.job) for t in jobs if t.job and t.course is Course.PLANNED]
+    # Room under a limit goes to jobs in order of submission.
+    planned.sort(key=lambda pair: (pair[1].spec.submitted_s, natural_key(pair[1].job_id)))
+    pending = [
+        (job.phase, ThrottleCandidate(seen.row, job.spec.num_gpus))
+        for seen, job in planned
+        if seen.is_pending
+    ]
+    queued = [candidate for phase, candidate in pending if phase is Phase.QUEUED]
+    starting = [candidate for phase, candidate in pending if phase is Phase.STARTING]
+    throttles.keep(candidate.row for candidate in (*queued, *starting))
+    why = throttles.left_out(queued, starting, now_s)
+
+    def mark(job: Job) -> Job:
+        return replace(job, left_out=True, remarks=(*job.remarks, why[job.job_id]))
+
+    return [
+        replace(t, job=mark(t.job)) if t.job is not None and t.job.job_id in why else t
+        for t in jobs
+    ]

@@ -1,0 +1,330 @@
+"""Makes observations of Slurm's state, and remembers what they need of earlier ones."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.core.learned_sizes import EndedJobs
+from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
+from hadar_slurm.errors import JobSpecError
+from hadar_slurm.handoff import ProgressReport
+from hadar_slurm.jobspec.description import Description, decode
+from hadar_slurm.jobspec.estimator import Estimator
+from hadar_slurm.slurm.client.fairshare import FairShares
+from hadar_slurm.slurm.client.parse import NodeRow, QueueRow
+from hadar_slurm.slurm.client.protocol import SlurmAdapter
+from hadar_slurm.slurm.client.state import SlurmState
+from hadar_slurm.slurm.enforce.disposition import Disposition, disposition_of
+from hadar_slurm.slurm.enforce.ledger import Ledger
+from hadar_slurm.slurm.enforce.modes import Mode
+from hadar_slurm.slurm.enforce.pins import Pins
+from hadar_slurm.slurm.enforce.sharing import is_outside, jobs_beside_held, must_steer
+from hadar_slurm.slurm.jobs.array_jobs import Fork, Forks, Task, final_phase
+from hadar_slurm.slurm.jobs.choices import Choices
+from hadar_slurm.slurm.jobs.ended_jobs import ClaimChecks, LearnedSizes
+from hadar_slurm.slurm.jobs.enrolment import Enrolment
+from hadar_slurm.slurm.jobs.holdings import occupied, unlisted
+from hadar_slurm.slurm.jobs.notices import Notices
+from hadar_slurm.slurm.jobs.observation import Observation
+from hadar_slurm.slurm.jobs.parameter_averages import Averages
+from hadar_slurm.slurm.jobs.phases import Phases
+from hadar_slurm.slurm.jobs.policy_view import PolicyView
+from hadar_slurm.slurm.jobs.reports import Reports
+from hadar_slurm.slurm.jobs.run_outcomes import RunOutcomes, may_retry
+from hadar_slurm.slurm.jobs.seen import NOT_DESCRIBED, Course, SeenJob, Treated
+from hadar_slurm.slurm.jobs.throttles import Throttles, is_denied, learn, marked
+from hadar_slurm.slurm.settings import BackendSettings
+
+# One job beyond a learned limit is tried after this number of pin timeouts.
+_RETRY_TIMEOUTS = 5
+
+
+@dataclass
+class Observer:
+    """Turns Slurm's state, which `ledger` has seen, into observations.
+
+    What is remembered is a cache: a restart may lose it.
+    """
+
+    slurm: SlurmAdapter
+    estimator: Estimator
+    settings: BackendSettings
+    ledger: Ledger
+    mode: Mode
+    pins: Pins
+    is_off: Callable[[], bool]
+    now_s: Callable[[], float]
+    ended: EndedJobs = field(default_factory=EndedJobs)
+    averages: Averages = field(default_factory=Averages)
+    notices: Notices = field(default_factory=Notices)
+    # Jobs that USR1 from hadard has ended and that Slurm refused to requeue.
+    lost: set[JobId] = field(default_factory=set)
+    checks: ClaimChecks = field(init=False)
+    reports: Reports = field(init=False)
+    throttles: Throttles = field(init=False)
+    _outcomes: RunOutcomes = field(init=False)
+    _sizes: LearnedSizes = field(init=False)
+    _enrolment: Enrolment = field(init=False)
+    _shares: FairShares = field(init=False)
+    # As at the last observation.
+    _forks: Mapping[JobId, Fork] = field(default_factory=dict)
+    _state: SlurmState = field(default_factory=lambda: SlurmState({}, (), {}))
+
+    def __post_init__(self) -> None:
+        own = self.settings
+        self.checks = ClaimChecks(self.estimator)
+        self.reports = Reports(own.spool, self.estimator, self.notices)
+        self.throttles = Throttles(_RETRY_TIMEOUTS * own.pin_timeout_s)
+        self._outcomes = RunOutcomes(self.estimator.records)
+        self._sizes = LearnedSizes(self.estimator, self.ended, own.learns_sizes)
+        self._shares = FairShares(self.slurm)
+        self._enrolment = Enrolment(
+            self.slurm, own.enrol, own.modes, own.enrolled_of_account, notices=self.notices
+        )
+
+    def observe(self, state: SlurmState) -> Observation:
+        """Return what there is to plan, and to correct."""
+        self._state, now_s, queue = state, self.now_s(), state.queue
+        self.notices.keep(queue)
+        self._enrolment.read(queue.values())
+        self.reports.begin()
+        seen = list(filter(None, (self._seen(row, now_s) for row in queue.values())))
+        self._learn(seen, now_s)
+        way = self._way(seen)
+        learn(self.throttles, state, seen, now_s)
+        phases = Phases(self.slurm, state, self.pins, self.settings.grace_s)
+        view = self._view(state, way, phases, self._shares.at(now_s) if seen else {})
+        treated = [self._treated(each, view) for each in seen]
+        if self.mode.places:
+            treated = marked(self.throttles, treated, now_s)
+        forks = self._forked(treated, now_s)
+        jobs = {each.seen.key: each for each in treated}
+        for task in forks.not_needed:
+            if task.seen.claim.has_changed(task.row):
+                jobs[task.row.key] = replace(jobs[task.row.key], course=Course.RESTORED)
+        alone = [t.job for t in treated if t.is_alone and t.job is not None]
+        self._keep_pins([*alone, *forks.task_jobs], seen, phases)
+        found = Observation(self._snapshot(treated, alone, forks, now_s), forks, way, jobs)
+        self.reports.keep(found.alive)
+        return found
+
+    def signature(
+        self, queue: Mapping[JobId, QueueRow], nodes: Sequence[NodeRow]
+    ) -> frozenset[tuple[str, str]]:
+        """Return what a plan depends on: the jobs in the queue, and the nodes that take work.
+
+        Before the first observation too, as if Slurm had had no jobs.
+        """
+        marks, now_s = {("hadard", "off")} if self.is_off() else set(), self.now_s()
+        for row in queue.values():
+            if row.state == "COMPLETING":
+                marks.add((str(row.key), "ending"))
+            # The start of a job changes no plan.
+            elif row.is_live and (mark := self._mark(row, now_s)):
+                marks.add((str(row.key), mark))
+        marks |= {(row.node.name, "open" if row.node.is_schedulable else "closed") for row in nodes}
+        return frozenset(marks)
+
+    def _mark(self, row: QueueRow, now_s: float) -> str:
+        description, is_enrolled = self._description(row)
+        if description is None and row.state == "PENDING" and not self._enrolment.is_new(row):
+            return ""
+        seen = SeenJob(
+            row=row,
+            description=description or NOT_DESCRIBED,
+            claim=self.ledger[row.key],
+            now_s=now_s,
+            is_enrolled=is_enrolled,
+        )
+        if seen.is_for_later:
+            return "later"
+        if seen.may_meet_reservation:
+            return "reserved"
+        return "limited" if is_denied(seen) else "there"
+
+    def _seen(self, row: QueueRow, now_s: float) -> SeenJob | None:
+        """Return a job with a description or a claim; None for any other."""
+        description, is_enrolled = self._description(row)
+        if description is None and row.key not in self.ledger:
+            return None
+        claim, state = self.ledger[row.key], self._state
+        return SeenJob(
+            row=row,
+            description=description or NOT_DESCRIBED,
+            claim=claim,
+            now_s=now_s,
+            is_enrolled=is_enrolled,
+            gang=state.gangs.get(row.key),
+            report=self._report(row, description),
+            limit_s=claim.limit_of_owner(state.limits_s.get(row.key, 0.0)),
+            most_s=state.most_s.get(row.key, 0.0),
+        )
+
+    def _description(self, row: QueueRow) -> tuple[Description | None, bool]:
+        """Return the description by hadar-sbatch, or else that of an enrolled job, and which."""
+        try:
+            if (description := decode(row.comment)) is not None or not self.settings.enrol:
+                return description, False
+        except JobSpecError as error:
+            self.notices.say(row.key, f"is left to Slurm: {error}", logging.WARNING)
+            return None, False
+        is_pending = row.state == "PENDING"
+        nodes = self._state.request(row).num_nodes if is_pending else str(len(row.nodes))
+        found = self._enrolment.description(row, self.ledger[row.key].own, nodes)
+        return found, found is not None
+
+    def _report(self, row: QueueRow, description: Description | None) -> ProgressReport | None:
+        if description is None:
+            return None
+        is_live_here = row.is_live and self.settings.modes.of(row.partition) is self.mode
+        is_read = is_live_here or description.copies > 1 or self._outcomes.needs_report(row)
+        return self.reports.read(row) if is_read else None
+
+    def _learn(self, jobs: Iterable[SeenJob], now_s: float) -> None:
+        """Learn from the jobs' runs which GPU types suit their workloads, before any is placed."""
+        self.estimator.records.expire(now_s)
+        self.estimator.credits.now_s = now_s
+        cluster, shown = self._state.cluster, self._state.queue.keys()
+        for seen in jobs:
+            # Copies of a forked job end and restart one by one, each on another type.
+            if not seen.is_described or seen.description.copies > 1 or seen.is_pending:
+                continue
+            if seen.row.is_live:
+                self._outcomes.see_live(seen)
+                continue
+            self._outcomes.see_ended(seen, cluster)
+            # All modes learn for the same users.
+            if self.settings.modes.of(seen.row.partition) is self.mode:
+                gpu_type = self._outcomes.type_of(seen.row)
+                self.checks.see_ended(seen, gpu_type)
+                self._sizes.see_ended(seen, gpu_type, cluster.gpus_by_type)
+        self._outcomes.keep(shown)
+        self.checks.keep(shown)
+        self._sizes.keep(shown)
+        self._sizes.renew(now_s)
+
+    def _way(self, jobs: Iterable[SeenJob]) -> Mode:
+        """Return how waiting jobs are treated now."""
+        if self.mode is not Mode.HOLD:
+            return self.mode
+        known = {seen.key: seen for seen in jobs}
+
+        def is_other(row: QueueRow) -> bool:
+            seen = known.get(row.key)
+            return seen is None or is_outside(seen.description, seen.claim)
+
+        rows = jobs_beside_held(self._state, self.settings.modes)
+        return Mode.STEER if must_steer(rows, is_other) else Mode.HOLD
+
+    def _view(
+        self, state: SlurmState, way: Mode, phases: Phases, shares: Mapping[tuple[str, str], float]
+    ) -> PolicyView:
+        return PolicyView(
+            state=state,
+            choices=Choices(
+                state=state,
+                way=way,
+                abilities=self.slurm.abilities,
+                estimator=self.estimator,
+                ledger=self.ledger,
+                notices=self.notices,
+            ),
+            phases=phases,
+            reports=self.reports,
+            checks=self.checks,
+            sizes=self._sizes,
+            shares=shares,
+            unlisted=unlisted(state),
+            places=self.mode.places,
+            restart_cost_s=self.settings.restart_cost_s,
+        )
+
+    def _treated(self, seen: SeenJob, view: PolicyView) -> Treated:
+        """Return what this round makes of a job."""
+        is_off = self.is_off()
+        if not seen.row.is_live:
+            return self._ended(seen, view.choices, may_requeue=self.mode.places and not is_off)
+        mode = Mode.OBSERVE if is_off else self.settings.modes.of(seen.row.partition)
+        is_here = mode is self.mode
+        disposition = disposition_of(
+            seen.row,
+            seen.description,
+            seen.claim,
+            mode=view.choices.way if is_here else mode,
+            is_planned_here=is_here,
+            is_placeable=self._is_placeable(seen, view.choices),
+        )
+        if disposition is Disposition.MANAGE:
+            return view.managed(seen)
+        is_restored = disposition is Disposition.RESTORE
+        return Treated(seen, Course.RESTORED if is_restored else Course.LEFT)
+
+    def _is_placeable(self, seen: SeenJob, choices: Choices) -> bool:
+        """Return whether nodes could hold a job that has a script, is enrolled, and no scrontab."""
+        may_be = not seen.description.leaves and (seen.row.is_batch or seen.is_enrolled)
+        is_apart = seen.key in self._state.set_apart_by_detail
+        return may_be and not is_apart and choices.can_run(seen)
+
+    def _ended(self, seen: SeenJob, choices: Choices, *, may_requeue: bool) -> Treated:
+        may_requeue &= seen.key not in self.lost
+        if may_requeue and seen.was_ended_by_us:
+            return Treated(seen, Course.REQUEUED)
+        failed_on = self._outcomes.type_of(seen.row)
+        if (
+            may_requeue
+            and seen.parent is None
+            and self.settings.modes.of(seen.row.partition) is self.mode
+            and may_retry(seen)
+            and failed_on in choices.barred(seen)
+            and choices.can_run(seen)
+        ):
+            return Treated(seen, Course.RETRIED, failed_on=failed_on)
+        return Treated(seen, Course.ENDED)
+
+    def _forked(self, jobs: Iterable[Treated], now_s: float) -> Forks:
+        """Return the forked jobs; how copies forgotten by Slurm have ended is kept."""
+        copies: dict[JobId, list[Task]] = {}
+        for each in jobs:
+            if (parent := each.seen.parent) is not None and each.course is not Course.REQUEUED:
+                copies.setdefault(parent, []).append(Task(each.seen, each.job))
+        self._forks = {k: Fork.of(k, tasks, self._forks.get(k)) for k, tasks in copies.items()}
+        averages = {parent: fork.averages for parent, fork in self._forks.items()}
+        self.averages.observe(averages, now_s)
+        return Forks(self._forks)
+
+    def _snapshot(
+        self, jobs: Iterable[Treated], alone: Sequence[Job], forks: Forks, now_s: float
+    ) -> Snapshot:
+        """Return what policies plan from; the jobs that are not forked are `alone`."""
+        held = (job.job_id for job in (*alone, *forks.task_jobs))
+        return Snapshot.of(
+            now_s=now_s,
+            cluster=self._state.cluster,
+            jobs=[*alone, *forks.jobs],
+            occupied=occupied(self._state, held),
+            rules=GangRules(naming_binds=self.slurm.abilities.keeps_types),
+            ended=[*(end for each in jobs if (end := _end_of(each))), *forks.ended],
+        )
+
+    def _keep_pins(self, jobs: Iterable[Job], seen: Iterable[SeenJob], phases: Phases) -> None:
+        """Forget the pins of all but these jobs, once those that are steered are checked."""
+        waiting = {each.key: each for each in seen if each.is_pending}
+        steered = {key for key, each in waiting.items() if each.claim.steered}
+        for key in steered:
+            phases.check_steered(waiting[key])
+        phase_of = {job.job_id: job.phase for job in jobs if job.job_id in waiting}
+        starting = {key for key, phase in phase_of.items() if phase is Phase.STARTING}
+        queued = {key for key, phase in phase_of.items() if phase is Phase.QUEUED}
+        self.pins.keep(starting=starting | steered, pending=starting | queued)
+
+
+def _end_of(each: Treated) -> Ended | None:
+    """Return how a job has ended that policies have seen by itself; None for any other."""
+    row, seen = each.seen.row, each.seen
+    if each.course is not Course.ENDED or not seen.is_described or seen.parent is not None:
+        return None
+    return Ended(row.key, final_phase(row.state), row.ended_s)

@@ -1,0 +1,165 @@
+"""A job of hadard as one reading of Slurm shows it, and what a round makes of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.job import Job
+from hadar_slurm.handoff import ProgressReport
+from hadar_slurm.jobspec.description import Description
+from hadar_slurm.slurm.client.parse import QueueRow
+from hadar_slurm.slurm.enforce.checkpoint_signal import is_ended_by_us, message, runs_again
+from hadar_slurm.slurm.enforce.checkpoint_signal import takes_messages_after as takes_after
+from hadar_slurm.slurm.enforce.claim import Claim
+
+# That of a job without a valid one, which hadard may still have to give back.
+NOT_DESCRIBED = Description(steps=1, workload="none", leaves=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenJob:
+    """One job, made once a round: what Slurm, its owner, hadard's ledger and its program say."""
+
+    row: QueueRow
+    description: Description
+    claim: Claim
+    # When the reading was made, in seconds since the epoch.
+    now_s: float
+    # Managed without a description by hadar-sbatch: never held, pinned or migrated (enrolment.py).
+    is_enrolled: bool = False
+    # The GPUs that it holds.
+    gang: Gang | None = None
+    report: ProgressReport | None = None
+    # Its owner's time limit, and the longest that it may get, in seconds; 0 for none.
+    limit_s: float = 0.0
+    most_s: float = 0.0
+
+    @property
+    def key(self) -> JobId:
+        """Return the id that commands take."""
+        return self.row.key
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it waits."""
+        return self.row.state == "PENDING"
+
+    @property
+    def is_described(self) -> bool:
+        """Whether it has a description that is valid."""
+        return self.description is not NOT_DESCRIBED
+
+    @property
+    def parent(self) -> JobId | None:
+        """Return the job array that a copy belongs to; None for a job that is not forked."""
+        array, _, task = self.row.key.partition("_")
+        return JobId(array) if self.description.copies > 1 and task.isdecimal() else None
+
+    @property
+    def ran_s(self) -> float:
+        """Return how long its run has lasted; 0 if it does not run."""
+        row = self.row
+        return max(0.0, self.now_s - row.started_s) if row.state == "RUNNING" else 0.0
+
+    @property
+    def reports_run(self) -> bool:
+        """Whether its report is of this run."""
+        return self.report is not None and self.report.restart == self.row.restarts
+
+    @property
+    def was_ended_by_us(self) -> bool:
+        """Whether it failed of USR1 in the run that hadard had signalled."""
+        return is_ended_by_us(self.row, self.claim)
+
+    @property
+    def notice(self) -> str:
+        """Return what is to be printed in its output on why its previous run was not the last."""
+        if not self.row.is_live:
+            return ""
+        if runs_again(self.row, self.claim, self.now_s):
+            return message(self.claim)
+        if takes_after(self.row, self.claim.retried_run, self.now_s):
+            return _RETRIED.format(self.claim.retried_run)
+        return ""
+
+    @property
+    def is_for_later(self) -> bool:
+        """Whether it waits for another job or for a begin time of its user."""
+        row = self.row
+        # hadard changes the begin time that a requeue sets, and that of a request which it clears.
+        may_be_own = row.restarts == 0 and not row.request.is_cleared
+        begins_later = may_be_own and row.started_s > self.now_s
+        return bool(row.dependency) or (row.is_held_by_user and begins_later)
+
+    @property
+    def may_meet_reservation(self) -> bool:
+        """Whether it waits, and Slurm says that its nodes are or will be reserved."""
+        return self.is_pending and "reserved" in self.row.reason.lower()
+
+
+_RETRIED = (
+    "hadar: run {} of this job failed soon after its start, on a GPU type on which its workload "
+    "has not run. It was requeued, once, for GPUs of another type."
+)
+
+
+class Course(StrEnum):
+    """What a round makes of a job."""
+
+    # Nothing: Slurm alone decides.
+    LEFT = "left"
+    # Managed. Policies place it, if it has a `job` for them.
+    PLANNED = "planned"
+    # Managed, and held while it waits for other jobs; policies do not see it.
+    AWAITS = "awaits"
+    # Under a hold or pin of hadard, which may not place it: its own request is to be restored.
+    RESTORED = "restored"
+    ENDED = "ended"
+    # Ended by USR1 from hadard, and to be requeued.
+    REQUEUED = "requeued"
+    # Failed early on a GPU type that its workload then must not have, and to be requeued.
+    RETRIED = "retried"
+
+
+@dataclass(frozen=True, slots=True)
+class Treated:
+    """A job with what a round makes of it."""
+
+    seen: SeenJob
+    course: Course = Course.LEFT
+    # The job as policies see it.
+    job: Job | None = None
+    # It is pending on the nodes of a pin that cannot start it.
+    is_stuck: bool = False
+    # The time limit in seconds by GPU type, where it depends on it.
+    limits_s: Mapping[str, float] = field(default_factory=dict)
+    # The part, 0 to 1, that it keeps if it is requeued without a signal now.
+    kept: float | None = None
+    # The GPU type on which it has failed early.
+    failed_on: str = ""
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether hadard decides about it."""
+        return self.course in (Course.PLANNED, Course.AWAITS)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether policies place it by itself, not as a copy of a forked job."""
+        return self.course is Course.PLANNED and self.seen.parent is None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether what hadard has changed on it matters on."""
+        if self.seen.row.is_live or self.course in (Course.REQUEUED, Course.RETRIED):
+            return True
+        # Forgotten, it would be retried again.
+        return (
+            self.seen.is_described
+            and self.seen.parent is None
+            and bool(self.seen.claim.retried_run)
+        )
