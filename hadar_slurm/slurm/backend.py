@@ -25,10 +25,8 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState, waits_for_nodes
 from hadar_slurm.slurm.enforce.advise import advise, features_by_type
-from hadar_slurm.slurm.enforce.checkpoint_signal import is_ended_by_us
 from hadar_slurm.slurm.enforce.claim import State
 from hadar_slurm.slurm.enforce.ledger import Ledger
-from hadar_slurm.slurm.enforce.loss_bound import bound_s
 from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.enforce.pins import Pins
 from hadar_slurm.slurm.enforce.restore import (
@@ -47,6 +45,7 @@ from hadar_slurm.slurm.enforce.steering import (
     limits,
     may_wait_unheld,
 )
+from hadar_slurm.slurm.enforce.stoppable import bound_s, is_ended_by_us
 from hadar_slurm.slurm.jobs.array_jobs import Fork
 from hadar_slurm.slurm.jobs.observation import Observation
 from hadar_slurm.slurm.jobs.observer import Observer

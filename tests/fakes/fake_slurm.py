@@ -145,6 +145,8 @@ class FakeJob:
     kept_types: set[str] = field(default_factory=set)
     run: int = 0
     times_asked_to_save: int = 0
+    # How often an update has taken nodes, or none, from it as it ran.
+    resizes: int = 0
     messages: list[str] = field(default_factory=list)
     exit_status: int = 0
     qos: str = ""
@@ -415,7 +417,13 @@ class FakeSlurm:
         if job.state == "COMPLETING":
             return
         self.split(job)
-        for key, value in changes:
+        given = dict(changes)
+        kept = fold_out(given.get("ReqNodeList", ""))
+        if kept and job.state == "RUNNING" and self.version < (24, 11) and {*kept} <= {*job.held}:
+            # Before anything else is checked (22.05.8).
+            job.resizes += 1
+            job.held = {name: job.held[name] for name in kept}
+        for key, value in given.items():
             self._change(job, key, value)
 
     def _change(self, job: FakeJob, key: str, value: str) -> None:
@@ -584,7 +592,7 @@ class FakeSlurm:
                 job.reason = "JobArrayTaskLimit"
             elif job.reason == "None" and self._is_over_limit(job):
                 job.reason = "QOSMaxGRESPerUser"
-            elif job.reason == "None" and self.reserved & set(job.asked.nodes):
+            elif job.reason == "None" and self._meets_reservation(job):
                 job.reason = "ReqNodeNotAvail,_May_be_reserved_for_other_job"
             if job.reason != "None":
                 continue
@@ -604,6 +612,13 @@ class FakeSlurm:
                 job.reason = "Resources"
             else:
                 job.hold, job.reason = "user", "BadConstraints"
+
+    def _meets_reservation(self, job: FakeJob) -> bool:
+        """Return whether a job may have only reserved nodes: Slurm's reason then says so."""
+        if job.asked.nodes or not job.excluded:
+            return bool(self.reserved & {*job.asked.nodes})
+        left = self.nodes.keys() - {*job.excluded}
+        return bool(left) and left <= self.reserved
 
     def _why_waits(self, job: FakeJob) -> str:
         if any(other.state != "COMPLETED" for other in self.before(job)):

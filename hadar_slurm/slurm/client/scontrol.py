@@ -109,11 +109,12 @@ def command(change: Update) -> list[str]:
             ]
             words += [] if excluded is None else [f"ExcNodeList={fold(excluded)}"]
             return ["scontrol", "update", f"JobId={job}", *words]
-        case updates.Steer(job, num_nodes, nodes, excluded, nice, limit_s):
+        case updates.Steer(job, excluded, num_nodes, nice, limit_s, clears_nodes):
+            # ExcNodeList always: with it Slurm refuses all of the update once the job has started.
             words = [
-                *([f"NumNodes={num_nodes}"] if num_nodes else []),
-                f"ReqNodeList={fold(nodes)}",
                 f"ExcNodeList={fold(excluded)}",
+                *([f"NumNodes={num_nodes}"] if num_nodes else []),
+                *(["ReqNodeList="] if clears_nodes else []),
                 *([] if nice is None else [f"Nice={nice}"]),
                 *_time_limit(limit_s),
             ]

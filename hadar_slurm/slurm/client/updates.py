@@ -97,15 +97,17 @@ class SetRequest(_JobChange):
 class Steer(_JobChange):
     """Limit the nodes of a pending job, which need not be held; its GPUs stay as requested.
 
-    It gets `num_nodes` (empty: as before), all of `nodes` (empty: any) and none of `excluded`.
-    `nice` is taken off its priority, `limit_s` is its time limit in seconds (None: as before).
+    It gets none of `excluded`, and `num_nodes` nodes (empty: as before). `nice` is taken off its
+    priority, `limit_s` is its time limit in seconds (None: as before). With `clears_nodes` it no
+    longer requires nodes. It never requires any: Slurm up to 23.11 takes that for a resize where
+    the job has just started, and ends a job whose required node leaves its configuration.
     """
 
-    num_nodes: str
-    nodes: tuple[NodeName, ...] = ()
     excluded: tuple[NodeName, ...] = ()
+    num_nodes: str = ""
     nice: int | None = None
     limit_s: int | None = None
+    clears_nodes: bool = False
 
 
 class SetStartNow(_JobChange):

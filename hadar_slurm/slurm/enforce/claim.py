@@ -94,8 +94,10 @@ class Claim:
     limit_s: int = 0
     former_limit_s: int = 0
     own_limit_s: int = 0
-    # 1 if `pinned` was set without a hold, by `Steer`; 0 if under one, with its own GPUs.
+    # 1 if `pinned` was set without a hold, by a hadard up to 0.2; 0 if under one.
     steered: int = 0
+    # The nodes that hadard wants the job to start on: it excludes all others with GPUs.
+    aimed: tuple[NodeName, ...] = ()
     # When our hold was last sent or observed to be gone; 0: unknown, or slurmctld has saved it
     # since.
     since_s: float = 0.0

@@ -33,6 +33,7 @@ from hadar_slurm.slurm.client.updates import SIZES, Request, Update
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.readings import first_sight, read_kind
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind, changes, transition
+from hadar_slurm.slurm.enforce.writer import send
 from hadar_slurm.state import locks
 
 log = logging.getLogger(__name__)
@@ -193,14 +194,7 @@ class Ledger:
 
         Raises LedgerError, with nothing sent, where they cannot be recorded.
         """
-        wished = self.intend(events, must_be_written=must_be_written)
-        batch = [(job, update) for job, updates in wished.items() for update in updates]
-        answers = slurm.change([update for _, update in batch]) if batch else ()
-        faults: dict[JobId, SlurmError] = {}
-        for (job, _), fault in zip(batch, answers, strict=True):
-            if fault is not None:
-                faults.setdefault(job, fault)
-        return faults
+        return send(slurm, self.intend(events, must_be_written=must_be_written))
 
     def attempt(
         self, slurm: SlurmAdapter, events: Mapping[JobId, Event], *, must_be_written: bool = True

@@ -89,7 +89,7 @@ def restore_jobs(
             row=queue[job],
             now_s=now_s,
             own=excluded[job].request,
-            steering=updates.Steer(job, "", want.nodes, excluded[job].wanted),
+            steering=updates.Steer(job, excluded[job].wanted),
             excluded=excluded[job].shown,
             own_excluded=excluded[job].own,
         )
@@ -116,18 +116,18 @@ def _unsteer(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow]) -> d
     events = {}
     for row in rows:
         claim = ledger[row.key]
-        if row.state != "PENDING" or claim.own is None or not (claim.steered or claim.steers):
+        is_steered = bool(claim.steered or claim.aimed)
+        if row.state != "PENDING" or claim.own is None or not (is_steered or claim.steers):
             continue
         # A request that was changed under a hold is restored under one.
-        is_steered, nodes = bool(claim.steered), row.requested_nodes
         steering = updates.Steer(
             row.key,
-            claim.own.num_nodes if is_steered else "",
-            () if is_steered and claim.pins(nodes) else nodes,
             claim.own_excluded,
+            claim.own.num_nodes if is_steered else "",
             # Of a held job later: Slurm releases one whose nice value changes (22.05.8).
             nice=claim.own_nice if claim.is_nice and not row.is_held else None,
             limit_s=claim.own_limit_s if claim.is_prolonged else None,
+            clears_nodes=bool(claim.steered) and claim.pins(row.requested_nodes),
         )
         events[row.key] = Event(
             kind=Kind.STEER, row=row, steering=steering, nice=claim.nice, limit_s=claim.limit_s
@@ -142,8 +142,7 @@ def _restore_nice(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow])
     for row in rows:
         claim = ledger[row.key]
         if row.state == "PENDING" and not row.is_held and claim.is_nice:
-            nodes, excluded = row.requested_nodes, claim.excluded
-            steering = updates.Steer(row.key, "", nodes, excluded, claim.own_nice)
+            steering = updates.Steer(row.key, claim.excluded, nice=claim.own_nice)
             events[row.key] = Event(
                 kind=Kind.STEER, row=row, own=claim.own, steering=steering, nice=claim.nice
             )

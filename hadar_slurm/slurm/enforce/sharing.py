@@ -66,4 +66,4 @@ def is_outside(description: Description | None, claim: Claim) -> bool:
     every plain job that comes and goes.
     """
     is_plain = description is None or description.leaves or not description.is_held
-    return is_plain or claim.steers or bool(claim.steered)
+    return is_plain or claim.steers or bool(claim.aimed or claim.steered)

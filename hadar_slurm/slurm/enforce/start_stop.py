@@ -25,11 +25,10 @@ from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.scontrol import request_for, requested_gpus, size_words, with_sizes
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.client.updates import SIZES, Request
-from hadar_slurm.slurm.enforce.checkpoint_signal import why_not_migrated
 from hadar_slurm.slurm.enforce.ledger import Ledger
-from hadar_slurm.slurm.enforce.loss_bound import bound_s
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
 from hadar_slurm.slurm.enforce.steering import new_time_limit_s
+from hadar_slurm.slurm.enforce.stoppable import bound_s, why_not_migrated
 
 # How long a requeued job may take to leave its nodes; Slurm's KillWait is 30 s by default.
 _LEAVE_S = 45.0

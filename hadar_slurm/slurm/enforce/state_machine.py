@@ -91,6 +91,8 @@ class Event:
     # Of STEER, and of its DONE: what is to be set, and what Slurm shows of it.
     steering: updates.Steer | None = None
     nice: int = 0
+    # Of STEER: the only nodes that are left to the job, if hadard has chosen them.
+    aimed: tuple[NodeName, ...] = ()
     # Of STEER, PIN and FOUND_EXCLUDED: the nodes that the job excludes, and the owner's part of
     # them (None: as in the claim).
     excluded: tuple[NodeName, ...] = ()
@@ -215,7 +217,7 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
                 kept = replace(kept, own_limit_s=claim.own_limit_s)
             kept = replace(kept, excluded=claim.excluded, own_excluded=claim.own_excluded)
             kept = replace(kept, former_excluded=claim.former_excluded)
-            return replace(kept, preferred=claim.preferred)
+            return replace(kept, preferred=claim.preferred, aimed=claim.aimed)
         case Kind.HOLD:
             return replace(claim, replaced=row.requested_nodes)
         case Kind.PIN:
@@ -224,6 +226,7 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
                 own=claim.own or event.own,
                 pinned=event.request.nodes,
                 steered=0,
+                aimed=(),
                 excluded=_excluded(claim, event),
                 former_excluded=event.excluded,
                 own_excluded=_excluded(claim, event),
@@ -276,22 +279,22 @@ def _excluded(claim: Claim, event: Event) -> tuple[NodeName, ...]:
 def _steered(claim: Claim, event: Event, steering: updates.Steer) -> Claim:
     """Return the claim on a job that has, or still has not, what is about to be set."""
     asked = event.row.requested_nodes
-    is_ours, is_same = claim.pins(asked), set(asked) == set(steering.nodes)
-    # Nodes that stay as they are were named by the owner, with a pin, or by an earlier `Steer`.
-    kept = (asked, claim.steered) if is_ours else ((), 0)
-    nodes, is_steered = kept if is_same else (steering.nodes, int(bool(steering.nodes)))
+    is_ours = claim.pins(asked)
+    # Nodes that stay as they are were named by the owner or with a pin.
+    is_pinned = is_ours and not steering.clears_nodes
     after = replace(
         claim,
         own=claim.own or event.own,
-        pinned=nodes,
-        steered=is_steered,
+        pinned=asked if is_pinned else (),
+        steered=claim.steered if is_pinned else 0,
+        aimed=event.aimed,
         excluded=steering.excluded,
         former_excluded=event.excluded or claim.excluded or claim.former_excluded,
         own_excluded=_excluded(claim, event),
     )
     after = _prolonged(after, event, steering.limit_s)
     if not claim.holds:
-        after = replace(after, replaced=asked if is_ours and not is_same else ())
+        after = replace(after, replaced=asked if is_ours and not is_pinned else ())
     if steering.nice is None:
         return after
     own_nice = claim.nice_of_owner(event.nice)

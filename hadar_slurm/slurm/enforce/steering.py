@@ -1,9 +1,9 @@
 """Mode `steer`: which nodes waiting jobs are limited to, and in what order a user's own stand.
 
 Slurm keeps the queue: jobs are not held, and priority, QOS, limits, reservations, cores, power
-saving and backfill are Slurm's. A job that is to start now, or is foreseen to start soon, names its
-nodes: a job that waits for named nodes blocks no other on other nodes. Any other job is kept off
-all nodes but those with its fastest GPU type. Jobs of one user, partition and QOS exchange the
+saving and backfill are Slurm's. A job that is to start now, or is foreseen to start soon, is kept
+off all nodes but its own, any other job off all nodes but those with its fastest GPU type. No job
+is made to require nodes (see `updates.Steer`). Jobs of one user, partition and QOS exchange the
 places that they have, by nice values; no place is taken from anyone else, but for a job whose GPUs
 hadard is about to free: it is first in line for them.
 """
@@ -26,6 +26,8 @@ from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
+from hadar_slurm.slurm.client.updates import Request
+from hadar_slurm.slurm.enforce.claim import Claim
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.pins import Pins
 from hadar_slurm.slurm.enforce.sharing import waits_for_gpus
@@ -47,10 +49,10 @@ _MOST_NICE = (1 << 31) - 3
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The nodes that a job must have all of (empty: any), and those that it must not have."""
+    """The nodes that a job must not have, and the only ones left to it, if they are chosen."""
 
-    nodes: tuple[NodeName, ...] = ()
     excluded: tuple[NodeName, ...] = ()
+    aimed: tuple[NodeName, ...] = ()
 
 
 def gapped(
@@ -90,7 +92,7 @@ def gapped(
 def limits(
     jobs: Iterable[Job], named: Mapping[JobId, Gang], free: Collection[JobId], cluster: Cluster
 ) -> dict[JobId, Limit]:
-    """Return the limit of each job: its `named` gang's nodes, else those of its fastest type.
+    """Return the limit of each job: to its `named` gang's nodes, else those of its fastest type.
 
     Jobs in `free` are kept only off nodes where they cannot run.
     """
@@ -102,7 +104,9 @@ def limits(
             found[job.job_id] = Limit(excluded=_impossible(job, cluster))
             continue
         if gang := named.get(job.job_id):
-            found[job.job_id] = Limit(nodes=tuple(gang.gpus_by_node))
+            aimed = gang.gpus_by_node
+            others = tuple(node.name for node in cluster.nodes if node.name not in aimed)
+            found[job.job_id] = Limit(others, tuple(aimed))
             continue
         key = (job.spec.throughputs, job.spec.shapes, job.allowed_nodes, job.bound_type)
         if key not in known:
@@ -257,6 +261,7 @@ class Steerer:
         # A job that Slurm does not start on free GPUs lacks what only Slurm knows of.
         stuck = {job for job in self.waiting if self.pins.avoided(job, self.now_s)}
         free = self.free
+        before = {start: self.ledger[start.job_id].aimed for start in starts}
         urgent = {
             start.job_id
             for start in starts
@@ -271,10 +276,10 @@ class Steerer:
             fault = faults.get(start.job_id)
             status = Status.DONE if fault is None else Status.DEFERRED
             outcomes[start] = Outcome(start, status, str(fault or ""))
-            has_named = set(self.state.queue[start.job_id].requested_nodes)
+            is_new = set(before[start]) != set(start.gang.gpus_by_node)
             if start.job_id in urgent:
                 self.pins.forget(start.job_id)
-            elif start.job_id not in self.pins or has_named != set(start.gang.gpus_by_node):
+            elif start.job_id not in self.pins or is_new:
                 self.pins.begin(start.job_id, self.now_s)
         return outcomes
 
@@ -308,27 +313,24 @@ class Steerer:
         return faults
 
     def _event(self, row: QueueRow, limit: Limit, nice: int | None) -> Event | None:
-        job, number = row.key, len(limit.nodes)
-        claim, known = self.ledger[job], self.state.excluded.get(job)
+        job, claim, known = row.key, self.ledger[row.key], self.state.excluded.get(row.key)
         shown = claim.excluded if known is None else known
         limit_s = self._time_limit_s(job, limit)
         own_excluded = self.ledger.excluded_by_owner(row, known)
-        is_named = set(row.requested_nodes) == set(limit.nodes)
         excludes = self._excludes(claim.excluded, shown, limit.excluded, own_excluded)
-        if is_named and excludes and nice is None and limit_s is None:
+        is_so = excludes and not row.requested_nodes and claim.aimed == limit.aimed
+        if is_so and nice is None and limit_s is None:
             return None
         excluded = joined(limit.excluded, own_excluded)
         own = claim.own or self.state.request(row)
-        # Where a range such as 1-10000 is set, Slurm uses as many nodes as are free (22.05.8):
-        # it is set only where nodes have been named, or the job has run.
-        before = own.num_nodes if row.requested_nodes or row.restarts else ""
-        num_nodes = f"{number}-{number}" if number else before
+        number = _num_nodes(row, claim, own, limit)
         return Event(
             kind=Kind.STEER,
             row=row,
             now_s=self.now_s,
             own=own,
-            steering=updates.Steer(job, num_nodes, limit.nodes, excluded, nice, limit_s),
+            steering=updates.Steer(job, excluded, number, nice, limit_s, bool(row.requested_nodes)),
+            aimed=limit.aimed,
             nice=self.state.nice.get(job, 0),
             limit_s=round(self.state.limits_s.get(job, 0.0)),
             excluded=shown,
@@ -352,7 +354,7 @@ class Steerer:
         if job not in self.limits_s:
             return None
         waits, cluster, excluded = self.waiting[job], self.state.cluster, set(limit.excluded)
-        names = limit.nodes or [
+        names = limit.aimed or [
             node.name
             for node in cluster.nodes
             if waits.may_use(node.name) and node.name not in excluded
@@ -361,6 +363,19 @@ class Steerer:
             k for name in names if name in cluster.by_name for k, _ in cluster.by_name[name].gpus
         }
         return new_time_limit_s(self.limits_s[job], gpu_types, self.state.limits_s.get(job, 0.0))
+
+
+def _num_nodes(row: QueueRow, claim: Claim, own: Request, limit: Limit) -> str:
+    """Return the number of nodes to be set; empty: it stays.
+
+    Where a range such as 1-10000 is set, Slurm uses as many nodes as are free (22.05.8): a number
+    is set only where fewer would do as well, the owner's only after another, or after a run.
+    """
+    least, number = own.num_nodes.partition("-")[0], len(limit.aimed)
+    if number and str(number) != least:
+        return f"{number}-{number}"
+    was_set = claim.aimed and str(len(claim.aimed)) != least
+    return own.num_nodes if was_set or row.requested_nodes or row.restarts else ""
 
 
 def new_time_limit_s(

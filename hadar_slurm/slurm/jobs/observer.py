@@ -313,7 +313,7 @@ class Observer:
     def _keep_pins(self, jobs: Iterable[Job], seen: Iterable[SeenJob], phases: Phases) -> None:
         """Forget the pins of all but these jobs, once those that are steered are checked."""
         waiting = {each.key: each for each in seen if each.is_pending}
-        steered = {key for key, each in waiting.items() if each.claim.steered}
+        steered = {key for key, each in waiting.items() if each.claim.aimed}
         for key in steered:
             phases.check_steered(waiting[key])
         phase_of = {job.job_id: job.phase for job in jobs if job.job_id in waiting}

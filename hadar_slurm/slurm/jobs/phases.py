@@ -87,11 +87,11 @@ class Phases:
     def check_steered(self, seen: SeenJob) -> None:
         """Let a job avoid the nodes that it was to start on and has not in time."""
         row, cluster, used = seen.row, self.state.cluster, self.state.in_use
-        nodes = row.requested_nodes
+        nodes = seen.claim.aimed
         self._avoid_reserved(seen, nodes)
         known = (cluster.by_name[name] for name in nodes if name in cluster.by_name)
         are_free = any(count > used[slot] for node in known for slot, count in node.slots)
-        if not (are_free and seen.claim.pins(nodes)):
+        if not are_free:
             self.pins.forget(row.key)
         elif row.key in self.pins:
             self.pins.is_stuck(row.key, nodes, seen.now_s)
@@ -102,7 +102,8 @@ class Phases:
         if phase is Phase.QUEUED and row.restarts > seen.claim.requeued:
             # A requeue counts as a submission.
             is_late = seen.now_s - row.submitted_s < _LATE_END_S
-            avoided |= frozenset(row.requested_nodes if is_late else ())
+            chosen = row.requested_nodes or seen.claim.aimed
+            avoided |= frozenset(chosen if is_late else ())
         return avoided
 
     def _has_pin_timed_out(self, seen: SeenJob, gang: Gang) -> bool:

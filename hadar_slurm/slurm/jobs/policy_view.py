@@ -13,8 +13,8 @@ from hadar_slurm.jobspec.description import job_spec
 from hadar_slurm.jobspec.estimator import words
 from hadar_slurm.slurm.client.parse import NOTHING
 from hadar_slurm.slurm.client.state import SlurmState
-from hadar_slurm.slurm.enforce import loss_bound
-from hadar_slurm.slurm.enforce.checkpoint_signal import why_not_migrated
+from hadar_slurm.slurm.enforce import stoppable
+from hadar_slurm.slurm.enforce.stoppable import why_not_migrated
 from hadar_slurm.slurm.jobs.choices import Choices
 from hadar_slurm.slurm.jobs.ended_jobs import ClaimChecks, LearnedSizes
 from hadar_slurm.slurm.jobs.phases import RUN_STATES, Phases
@@ -140,9 +140,9 @@ class PolicyView:
         if (most_s := seen.description.restart_loss_s) and may_migrate and gang is not None:
             total, speed = spec.total_steps, gang.throughput(spec.throughputs)
             done = believed.progress.steps_done / total
-            kept = loss_bound.kept_part(claim.kept_part, done, speed / total, *facts)
-            spec = loss_bound.with_loss(spec, *facts)
-            why_not = why_not or loss_bound.remark(most_s)
+            kept = stoppable.kept_part(claim.kept_part, done, speed / total, *facts)
+            spec = stoppable.with_loss(spec, *facts)
+            why_not = why_not or stoppable.remark(most_s)
         return spec, kept, why_not
 
     def _dependent(self, seen: SeenJob) -> Job:
@@ -179,8 +179,8 @@ def _where_it_waits(seen: SeenJob, *, is_pinned: bool) -> str:
     if is_pinned:
         reason = f": {row.reason}" if row.reason not in NOTHING else ""
         return f"pinned to {','.join(row.requested_nodes)}, pending in Slurm{reason}"
-    if seen.is_pending and not row.is_held and (claim.steered or claim.excluded):
-        nodes = ",".join(row.requested_nodes if claim.steered else claim.excluded)
-        limit = f"may start on {nodes}" if claim.steered else f"may not start on {nodes}"
+    if seen.is_pending and not row.is_held and (claim.aimed or claim.excluded):
+        nodes = ",".join(claim.aimed or claim.excluded)
+        limit = f"may start on {nodes}" if claim.aimed else f"may not start on {nodes}"
         return f"in Slurm's queue ({row.reason}), {limit}"
     return ""

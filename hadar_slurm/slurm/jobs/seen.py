@@ -12,9 +12,9 @@ from hadar_slurm.core.job import Job
 from hadar_slurm.handoff import ProgressReport
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.enforce.checkpoint_signal import is_ended_by_us, message, runs_again
-from hadar_slurm.slurm.enforce.checkpoint_signal import takes_messages_after as takes_after
 from hadar_slurm.slurm.enforce.claim import Claim
+from hadar_slurm.slurm.enforce.stoppable import is_ended_by_us, message, runs_again
+from hadar_slurm.slurm.enforce.stoppable import takes_messages_after as takes_after
 
 # That of a job without a valid one, which hadard may still have to give back.
 NOT_DESCRIBED = Description(steps=1, workload="none", leaves=True)

@@ -17,10 +17,10 @@ from hadar_slurm.engine.actions import Outcome, Start, Stop
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
-from hadar_slurm.slurm.enforce.checkpoint_signal import is_ended_by_us
 from hadar_slurm.slurm.enforce.claim import Claim
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.readings import SAVED_AFTER_S
+from hadar_slurm.slurm.enforce.stoppable import is_ended_by_us
 from hadar_slurm.slurm.settings import BackendSettings
 
 GRACE_S = 10.0

@@ -23,8 +23,8 @@ from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.enforce.loss_bound import kept_part, why_not_requeued
 from hadar_slurm.slurm.enforce.readings import SAVED_AFTER_S
+from hadar_slurm.slurm.enforce.stoppable import kept_part, why_not_requeued
 from hadar_slurm.slurm.settings import BackendSettings
 
 MOST_S = 1200.0

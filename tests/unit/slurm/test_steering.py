@@ -41,12 +41,12 @@ def limit_of(job: Job, cluster: str, *, closed: Sequence[str] = ()) -> Limit:
     return limits([job], {}, (), a_cluster(cluster, closed=closed))[job.job_id]
 
 
-def test_a_job_names_the_nodes_of_its_gang_and_is_else_kept_to_its_fastest_type() -> None:
+def test_a_job_is_kept_to_the_nodes_of_its_gang_or_else_to_its_fastest_type() -> None:
     """The first waits for those nodes only; the second may start on any node of the type."""
     jobs = [a_job("1", throughputs=BOTH), a_job("2", throughputs=BOTH)]
     named = {JobId("1"): a_gang("n2:k80:1")}
     found = limits(jobs, named, (), a_cluster("2xv100,2xk80"))
-    assert found == {JobId("1"): Limit(nodes=(N2,)), JobId("2"): Limit(excluded=(N2,))}
+    assert found == {JobId("1"): Limit((N1,), aimed=(N2,)), JobId("2"): Limit(excluded=(N2,))}
 
 
 @pytest.mark.parametrize(
@@ -162,17 +162,15 @@ def test_texts_of_a_user_decide_nothing(
 
 
 def test_the_command_sets_and_empties() -> None:
-    """Without a nice value it is left out."""
-    assert command(Steer(JobId("7"), "2-2", (N1, N2), nice=-3))[3:] == [
-        "NumNodes=2-2",
-        "ReqNodeList=n[1-2]",
+    """It excludes nodes, or none, in any case: so Slurm refuses it once the job has started."""
+    assert command(Steer(JobId("7"), (), "2-2", nice=-3))[3:] == [
         "ExcNodeList=",
+        "NumNodes=2-2",
         "Nice=-3",
     ]
-    assert command(Steer(JobId("7"), "1-4", (), (N1,)))[3:] == [
-        "NumNodes=1-4",
+    assert command(Steer(JobId("7"), (N1, N2), clears_nodes=True))[3:] == [
+        "ExcNodeList=n[1-2]",
         "ReqNodeList=",
-        "ExcNodeList=n1",
     ]
 
 
@@ -265,13 +263,13 @@ def start(job: FakeJob, gang: str) -> Start:
 
 
 def test_a_job_that_waits_is_not_held(site: Site) -> None:
-    """It names its nodes, or is kept off those of slower types, and Slurm starts it."""
+    """It is kept to its nodes, or off those of slower types, and Slurm starts it."""
     full = [site.submit(work_s=100.0), site.submit(work_s=50.0)]
     site.slurm.advance(1.0)
     first, second = site.submit(work_s=10.0), site.submit(work_s=10.0)
     site.soon = {JobId(first.key): a_gang("n2:k80:1")}
     site.apply()
-    assert (first.asked.nodes, first.excluded, first.hold) == (("n2",), (), "")
+    assert (first.asked.nodes, first.excluded, first.hold) == ((), ("n1",), "")
     assert (second.asked.nodes, second.excluded, second.hold) == ((), ("n2",), "")
     site.slurm.advance(60.0)
     assert (first.state, second.state) == ("COMPLETED", "PENDING")
@@ -300,12 +298,13 @@ def test_nothing_is_changed_where_slurm_has_it_so(site: Site) -> None:
     assert (site.directory / FILE_NAME).stat().st_mtime_ns == written_ns
 
 
-def test_a_start_names_its_nodes_and_is_done_by_slurm(site: Site) -> None:
+def test_a_start_leaves_its_nodes_open_and_is_done_by_slurm(site: Site) -> None:
     """The job keeps its own request for GPUs, and runs as STARTING to the policy."""
     site.slurm.reserved = {"n1", "n2"}
     job = site.submit(work_s=10.0)
     assert site.apply(start(job, "n2:k80:1")) == [Status.DONE]
-    assert (job.asked.nodes, job.asked.max_nodes, job.asked.per_job) == (("n2",), 1, (("", 1),))
+    assert (job.asked.nodes, job.excluded, job.asked.per_job) == ((), ("n1",), (("", 1),))
+    assert (job.asked.min_nodes, job.asked.max_nodes) == (1, None)
     site.slurm.reserved = set()
     site.slurm.advance(1.0)
     assert (job.state, list(job.held)) == ("RUNNING", ["n2"])
@@ -382,8 +381,7 @@ def test_what_was_set_is_undone(site: Site, how: str) -> None:
     site.slurm.reserved = {"n1", "n2"}
     jobs = [site.submit(nice=5), site.submit(), site.submit()]
     site.apply(start(jobs[2], "n2:k80:1"))
-    assert [job.asked.nodes for job in jobs] == [(), (), ("n2",)]
-    assert [job.excluded for job in jobs] == [("n2",), ("n2",), ()]
+    assert [job.excluded for job in jobs] == [("n2",), ("n2",), ("n1",)]
     assert jobs[2].nice < 0
     if how == "release":
         assert site.release_all() == ["", "", ""]
@@ -513,7 +511,7 @@ def test_a_wait_in_slurms_queue_is_explained(site: Site) -> None:
     site.slurm.advance(1.0)
     seen = site.backend.observe().by_id
     assert "may start on n2" in seen[JobId(named.key)].remarks[0]
-    assert "(Resources), may not start on n2" in seen[JobId(kept_off.key)].remarks[0]
+    assert "may not start on n2" in seen[JobId(kept_off.key)].remarks[0]
 
 
 def test_gpus_that_others_took_are_not_waited_for(site: Site) -> None:
@@ -545,7 +543,7 @@ def test_a_time_limit_is_that_of_the_type_and_given_back(tmp_path: Path) -> None
         start = Start(JobId(job.key), 0, a_gang(f"{node}:{gpu_type}:1"))
         site.backend.observe()
         [outcome] = site.backend.apply([start])
-        assert (outcome.status, job.asked.nodes) == (Status.DONE, (node,))
+        assert (outcome.status, {"n1", "n2"} - {*job.excluded}) == (Status.DONE, {node})
         assert job.limit_min == minutes
     assert site.release_all() == [""]
     assert job.limit_min == 10
