@@ -18,7 +18,9 @@ from pathlib import Path
 from builders import is_so, plan_of
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.journal import Line, read_journal, snapshot_of
+from hadar_slurm.journal import Line
+from hadar_slurm.journal.reader import read_journal
+from hadar_slurm.journal.values import snapshot_of
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.status.explain import explain
 

@@ -38,7 +38,8 @@ from hadar_slurm.core.snapshot import Ended, Round, Snapshot
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.engine.actions import Outcome, Renew, Start, Status
 from hadar_slurm.engine.loop import RoundRecord
-from hadar_slurm.journal import Journal, as_line, claim_facts, read_last, read_period
+from hadar_slurm.journal import Journal, as_line, claim_facts
+from hadar_slurm.journal.reader import read_last, read_period
 from hadar_slurm.lab.garbage import rare_collections
 from hadar_slurm.status.journal_search import newest_with
 from hadar_slurm.status.report import Reporter

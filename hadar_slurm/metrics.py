@@ -16,7 +16,8 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.engine.actions import Renew, Start, Status, Stop
 from hadar_slurm.engine.loop import RoundRecord
-from hadar_slurm.journal import Line, gang_from_tree
+from hadar_slurm.journal import Line
+from hadar_slurm.journal.values import gang_from_tree
 
 
 class Segment(NamedTuple):

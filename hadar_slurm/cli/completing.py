@@ -11,7 +11,7 @@ import typer
 
 from hadar_slurm.config import DEFAULT_PATH, Config, read_config
 from hadar_slurm.errors import HadarError
-from hadar_slurm.journal import read_last
+from hadar_slurm.journal.reader import read_last
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.enforce.modes import Mode
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from hadar_slurm.cli.completing import ConfigOption, JournalOption, JsonOption
 from hadar_slurm.config import read_config
 from hadar_slurm.errors import ConfigError, UsageError
-from hadar_slurm.journal import read_period
+from hadar_slurm.journal.reader import read_period
 from hadar_slurm.lab.garbage import rare_collections
 from hadar_slurm.lab.replay import figures, print_replay, replayed
 from hadar_slurm.status.claims import Claims

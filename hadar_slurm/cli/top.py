@@ -16,7 +16,8 @@ from rich.text import Text
 from hadar_slurm.cli.completing import ConfigOption, JournalOption
 from hadar_slurm.config import read_config_to_answer
 from hadar_slurm.core.job import Job, Phase
-from hadar_slurm.journal import Line, snapshot_of
+from hadar_slurm.journal import Line
+from hadar_slurm.journal.values import snapshot_of
 from hadar_slurm.status.arrays import as_rows, common_text, gpus_by_type, row_name
 from hadar_slurm.status.jobs import forked_of, state_of
 from hadar_slurm.status.status import current, status_of

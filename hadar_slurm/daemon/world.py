@@ -20,7 +20,6 @@ from hadar_slurm.errors import ConfigError, HadarError
 from hadar_slurm.policies.policy import Policy, SolverLimits, heeds_gangs
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.resources import data_file
-from hadar_slurm.sim.onward import begins
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
@@ -108,6 +107,9 @@ class Remembering:
 
     def foresee(self, snapshot: Snapshot, round_s: float) -> dict[JobId, Gang]:
         """Return the gangs of the jobs that are expected to start next, in order; {} in doubt."""
+        # Loaded in mode `steer`, which alone foresees starts.
+        from hadar_slurm.sim.onward import begins
+
         try:
             found = begins(
                 snapshot,

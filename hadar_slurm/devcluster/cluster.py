@@ -20,7 +20,7 @@ from hadar_slurm.devcluster import processes
 from hadar_slurm.devcluster.config import KILL_WAIT_S, NodeShape, cluster_name
 from hadar_slurm.devcluster.processes import Process, free_ports, log_tail, wait_until
 from hadar_slurm.errors import ClusterError, HadarError, SlurmError, SlurmUnavailable, UsageError
-from hadar_slurm.handoff import user_reports
+from hadar_slurm.job_files import user_reports
 from hadar_slurm.slurm.client.runner import Runner
 
 _PORT_TRIES = 3

@@ -1,58 +1,19 @@
 """The journal: one JSON line per round, which all other tools read.
 
 A line is whole, or has the difference to the line before; readers get whole lines only
-(docs/journal.md, ADR 28).
+(docs/journal.md, ADR 28). hadard writes it with what is named here; it loads neither `reader`,
+which reads its files, nor `values`, which makes a snapshot of a line.
 """
 
-from hadar_slurm.journal.chain import Changed, Decoder
-from hadar_slurm.journal.line import (
-    VERSION,
-    VERSIONS,
-    Line,
-    as_line,
-    changed_rows,
-    claim_facts,
-    credits_of,
-    gang_from_tree,
-    gang_tree,
-    job_of,
-    judged_of,
-    snapshot_of,
-    throughputs_of,
-)
-from hadar_slurm.journal.reader import (
-    chains_backwards,
-    files_of,
-    read_journal,
-    read_last,
-    read_period,
-    read_with_older,
-    tail_begin,
-)
+from hadar_slurm.journal.line import VERSION, VERSIONS, Line, as_line, claim_facts, gang_tree
 from hadar_slurm.journal.writer import Journal
 
 __all__ = [
     "VERSION",
     "VERSIONS",
-    "Changed",
-    "Decoder",
     "Journal",
     "Line",
     "as_line",
-    "chains_backwards",
-    "changed_rows",
     "claim_facts",
-    "credits_of",
-    "files_of",
-    "gang_from_tree",
     "gang_tree",
-    "job_of",
-    "judged_of",
-    "read_journal",
-    "read_last",
-    "read_period",
-    "read_with_older",
-    "snapshot_of",
-    "tail_begin",
-    "throughputs_of",
 ]

@@ -11,29 +11,18 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import repeat
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hadar_slurm.journal.line import Line
+from hadar_slurm.journal.tables import JOBS, NONE, PHASE, STEPS, Table, WrittenTables, onward
 
 TABLES = ("nodes", "occupied", "jobs", "ended", "plan", "waiting", "forked", "credits")
-# What a damaged or foreign difference raises when it is applied.
-DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
-
-Table = dict[str, Any]
 # Of a change of a cell: the column, and the values before and after as text.
 _Key = tuple[str | None, str, str]
 # Names, and pairs [first, last] of names in the table's order.
 _Rows = list[Any]
 
-_JOBS = "jobs"
-_STEPS = "steps_done"
-_PHASE = "phase"
-# The phases of jobs that may train: `steps` has a number for each of these jobs.
-_TRAINING = ("running", "starting")
-_OWN = ("changes", "without", "renewed")
 # A stretch of fewer rows is not shorter than their names.
 _LEAST_STRETCH = 3
 # A rule, which looks at all rows, is for at least this many of them.
@@ -42,25 +31,7 @@ _LEAST_RULE = 40
 _LEAST_ALIKE = 8
 # A new job is written like another of the same kind if at most this many fields differ.
 _MOST_OWN = 6
-_KIND = ("user", "workload", "gpus", _PHASE)
-# What a rule is about.
-_PLAIN = frozenset((str, int, float, bool))
-_NONE = object()
-
-
-@dataclass(slots=True)
-class WrittenTables:
-    """What the next difference is about: each table as last written, and the last renewals."""
-
-    tables: dict[str, Table] = field(default_factory=dict)
-    renewals: list[Line] = field(default_factory=list)
-    # Of the tables of which stretches were named.
-    places: dict[str, _Places] = field(default_factory=dict)
-    # The jobs that may train, in the order of `steps`.
-    training: dict[str, None] = field(default_factory=dict)
-    # By table, the rows that the last difference has changed: new ones, those that are gone, and at
-    # least all in which more than a number or a text has changed.
-    changed: dict[str, list[str]] = field(default_factory=dict)
+_KIND = ("user", "workload", "gpus", PHASE)
 
 
 def difference(state: WrittenTables, line: Line) -> Line:
@@ -71,37 +42,18 @@ def difference(state: WrittenTables, line: Line) -> Line:
         tree["renewed"] = renewed
     changes = {}
     for name in TABLES:
-        table = line.get(name, _NONE)
+        table = line.get(name, NONE)
         if isinstance(table, dict):
-            training = state.training if name == _JOBS else None
+            training = state.training if name == JOBS else None
             if change := _change(state.tables.get(name, {}), table, training):
                 changes[name] = change
             elif name not in state.tables:
                 changes[name] = {}
-        elif table is not _NONE:
+        elif table is not NONE:
             tree[name] = table
     if without := [name for name in state.tables if name not in line]:
         tree["without"] = without
     return {**tree, "changes": changes} if changes else tree
-
-
-def follow(state: WrittenTables, tree: Line, *, keeps: bool = True) -> Line:
-    """Return the line that a difference stands for, and let `state` be the one after it.
-
-    Rows that have not changed are the same objects as in the line before. Without `keeps` nothing
-    is copied, and the lines before are no longer what they were. Raises one of DAMAGE.
-    """
-    line = {name: value for name, value in tree.items() if name not in _OWN}
-    state.changed = {}
-    for name, change in tree.get("changes", {}).items():
-        state.changed[name] = _apply(state, name, change, keeps=keeps)
-    without = tree.get("without", ())
-    for name, table in state.tables.items():
-        if name not in without and name not in line:
-            line[name] = table
-    line["actions"], renewals = _joined(state.renewals, tree["actions"], tree.get("renewed", ()))
-    state.renewals = renewals or state.renewals
-    return line
 
 
 def _change(old: Table, new: Table, training: Mapping[str, None] | None) -> Line:
@@ -111,36 +63,19 @@ def _change(old: Table, new: Table, training: Mapping[str, None] | None) -> Line
     """
     is_jobs, order = training is not None, _Order(old)
     steps = [_step(old[name], new[name]) for name in training or () if name in new]
-    alike: dict[_Key, list[str]] = {}
-    values: dict[str, Any] = {}
-    for name, before in old.items():
-        after = new.get(name, _NONE)
-        if after is _NONE:
-            continue
-        if after == before:
-            continue
-        cells: Iterable[str | None] = before.keys() | after.keys() if is_jobs else (None,)
-        for column in cells:
-            was, now = _cell(before, column), _cell(after, column)
-            if was == now or (
-                column == _STEPS and name in (training or ()) and _is_told(before, after)
-            ):
-                continue
-            was_text, now_text = _text(was), _text(now)
-            alike.setdefault((column, was_text, now_text), []).append(name)
-            values[was_text], values[now_text] = was, now
+    alike, values = _changed_cells(old, new, training)
     rules = _rules(alike, values, [row for name, row in old.items() if name in new])
     each: Line = {}
     sets = []
     for (column, was_text, now_text), names in alike.items():
         was, now = values[was_text], values[now_text]
-        if len(names) == 1 and now is not _NONE:
+        if len(names) == 1 and now is not NONE:
             (each.setdefault(column, {}) if column else each)[names[0]] = now
             continue
         group: Line = {"field": column} if column else {}
         is_rule = (column, was_text, now_text) in rules
         group |= {"from": was} if is_rule else {"of": order.rows(names)}
-        sets.append(group if now is _NONE else group | {"to": now})
+        sets.append(group if now is NONE else group | {"to": now})
     fresh = {name: row for name, row in new.items() if name not in old}
     parts = {
         "gone": order.rows([name for name in old if name not in new]),
@@ -150,6 +85,30 @@ def _change(old: Table, new: Table, training: Mapping[str, None] | None) -> Line
         **(_new_jobs(fresh, new) if is_jobs else _new_rows(fresh)),
     }
     return {name: part for name, part in parts.items() if part}
+
+
+def _changed_cells(
+    old: Table, new: Table, training: Mapping[str, None] | None
+) -> tuple[dict[_Key, list[str]], dict[str, Any]]:
+    """Return the rows that share a change of a cell, and the values by their text."""
+    alike: dict[_Key, list[str]] = {}
+    values: dict[str, Any] = {}
+    for name, before in old.items():
+        after = new.get(name, NONE)
+        if after is NONE or after == before:
+            continue
+        is_jobs = training is not None
+        cells: Iterable[str | None] = before.keys() | after.keys() if is_jobs else (None,)
+        for column in cells:
+            was, now = _cell(before, column), _cell(after, column)
+            if was == now or (
+                column == STEPS and name in (training or ()) and _is_told(before, after)
+            ):
+                continue
+            was_text, now_text = _text(was), _text(now)
+            alike.setdefault((column, was_text, now_text), []).append(name)
+            values[was_text], values[now_text] = was, now
+    return alike, values
 
 
 def _rules(
@@ -190,7 +149,7 @@ def _new_jobs(fresh: Table, table: Table) -> Line:
             found[name] = row
             if (model := models.get(kind)) is not None:
                 like = table[model]
-                own = {key: value for key, value in row.items() if like.get(key, _NONE) != value}
+                own = {key: value for key, value in row.items() if like.get(key, NONE) != value}
                 if len(own) <= _MOST_OWN and like.keys() <= row.keys():
                     found[name] = [model, own]
         models[kind] = name
@@ -208,116 +167,17 @@ def _new_rows(fresh: Table) -> Line:
     return {"new": own, "alike": [[fresh[names[0]], names] for names in groups]}
 
 
-def _apply(state: WrittenTables, name: str, change: Line, *, keeps: bool) -> list[str]:
-    """Change a table; return its rows for `WrittenTables.changed`.
-
-    Other rows are hardly looked at: there may be many thousands.
-    """
-    old, is_jobs = state.tables.get(name, {}), name == _JOBS
-    new = state.tables[name] = dict(old) if keeps else old
-    sets, each, fresh = change.get("set", ()), change.get("each", {}), change.get("new", {})
-    # By the table as it was, before any row of it changes.
-    lists = [change.get("gone", ()), *(group.get("of", ()) for group in sets)]
-    gone, *chosen = _named(state, name, old, lists)
-    # Rows that are new, or whose phase changes, and all for the result.
-    phases, changed = list(fresh), list(gone)
-
-    def put(column: str | None, cells: Iterable[tuple[str, Any]]) -> None:
-        if column is None:
-            new.update(cells)
-            return
-        if column == _PHASE:
-            cells = list(cells)
-            phases.extend(row for row, _ in cells)
-        for row, value in cells:
-            job = new[row]
-            if keeps and job is old[row]:
-                job = new[row] = dict(job)
-            if value is _NONE:
-                del job[column]
-            else:
-                job[column] = value
-
-    for row in gone:
-        del new[row]
-        if is_jobs:
-            state.training.pop(row, None)
-    # First, since they go by the values before.
-    for column, values in _rules_of(sets).items():
-        put(column, _with_value(new, column, values))
-    if steps := change.get("steps"):
-        stepped = zip(state.training, steps, strict=True)
-        put(_STEPS, ((row, _onward(new[row][_STEPS], step)) for row, step in stepped if step))
-    for group, rows in zip(sets, chosen, strict=True):
-        put(group.get("field"), zip(rows, repeat(group.get("to", _NONE))))
-        changed += rows
-    for column, cells in each.items() if is_jobs else [(None, each)]:
-        put(column, cells.items())
-        changed += cells
-    for row, value in fresh.items():
-        new[row] = new[value[0]] | value[1] if is_jobs and isinstance(value, list) else value
-    added = list(fresh)
-    for value, rows in change.get("alike", ()):
-        new.update(dict.fromkeys(rows, value))
-        added += rows
-    if places := state.places.get(name):
-        places.update(gone, added)
-    for row in phases if is_jobs else ():
-        if new[row].get(_PHASE) in _TRAINING:
-            state.training.setdefault(row)
-        else:
-            state.training.pop(row, None)
-    return changed + added
-
-
-def _rules_of(sets: Iterable[Line]) -> dict[str | None, dict[Any, Any]]:
-    """Return by column the value after each value that all rows that had it have changed."""
-    rules: dict[str | None, dict[Any, Any]] = {}
-    for group in sets:
-        if "of" not in group:
-            rules.setdefault(group.get("field"), {})[group["from"]] = group.get("to", _NONE)
-    return rules
-
-
-def _with_value(
-    table: Table, column: str | None, values: Mapping[Any, Any]
-) -> Iterator[tuple[str, Any]]:
-    """Yield the rows with one of some plain values in a column, and what it becomes."""
-    for name, row in table.items():
-        was = row if column is None else row.get(column)
-        if type(was) in _PLAIN and was in values:
-            yield name, values[was]
-
-
-def _named(
-    state: WrittenTables, name: str, table: Table, lists: Iterable[Iterable[Any]]
-) -> list[list[str]]:
-    """Return the names in lists that `_Order.rows` has returned."""
-    found: list[list[str]] = []
-    for rows in lists:
-        names: list[str] = []
-        for row in rows:
-            if isinstance(row, str):
-                names.append(row)
-            else:
-                if name not in state.places:
-                    state.places[name] = _Places(table)
-                names += state.places[name].between(*row)
-        found.append(names)
-    return found
-
-
 def _cell(row: Any, column: str | None) -> Any:
-    return row if column is None else row.get(column, _NONE)
+    return row if column is None else row.get(column, NONE)
 
 
 def _text(value: Any) -> str:
-    return "" if value is _NONE else json.dumps(value, sort_keys=True)
+    return "" if value is NONE else json.dumps(value, sort_keys=True)
 
 
 def _step(before: Line, after: Line) -> float:
     """Return the steps between two rows of a job, 0 if they are not numbers."""
-    was, now = before.get(_STEPS), after.get(_STEPS)
+    was, now = before.get(STEPS), after.get(STEPS)
     if not isinstance(was, int | float) or not isinstance(now, int | float):
         return 0
     # Neither infinite nor beyond what three decimals are kept of.
@@ -327,16 +187,10 @@ def _step(before: Line, after: Line) -> float:
     return int(step) if step == int(step) else step
 
 
-def _onward(before: Any, step: float) -> Any:
-    after = before + step
-    # Rounding takes longer than all else that is done with a job, and a whole number needs none.
-    return round(after, 3) if step and after % 1 else after if step else before
-
-
 def _is_told(before: Line, after: Line) -> bool:
     """Return whether a job's entry in `steps` gives its steps exactly."""
-    told = _onward(before.get(_STEPS, _NONE), _step(before, after))
-    return bool(told == after.get(_STEPS, _NONE))
+    told = onward(before.get(STEPS, NONE), _step(before, after))
+    return bool(told == after.get(STEPS, NONE))
 
 
 def _split(before: Sequence[Line], actions: Sequence[Line]) -> tuple[list[Line], list[list[int]]]:
@@ -356,30 +210,6 @@ def _split(before: Sequence[Line], actions: Sequence[Line]) -> tuple[list[Line],
         else:
             stretches.append([len(new), place, place])
     return new, stretches
-
-
-def _joined(
-    before: Sequence[Line], new: Sequence[Line], stretches: Iterable[Sequence[int]]
-) -> tuple[list[Line], list[Line]]:
-    """Return all actions, and the renewals that those of the next round may repeat.
-
-    These are the renewals, and after them one for each job started.
-    """
-    found: list[Line] = []
-    renewals: list[Line] = []
-    begin = 0
-    for place, first, last in (*stretches, (len(new), 0, -1)):
-        if not 0 <= first <= last + 1 <= len(before):
-            raise IndexError(f"[{first}, {last}] of {len(before)} renewals")
-        others = new[begin:place]
-        found += others
-        found += before[first : last + 1]
-        renewals += [action for action in others if action["do"] == "renew"]
-        renewals += before[first : last + 1]
-        begin = place
-    started = [action for action in new if action["do"] == "start" and action["status"] == "done"]
-    renewals += [action | {"do": "renew", "detail": ""} for action in started]
-    return found, renewals
 
 
 class _Order:
@@ -411,25 +241,3 @@ class _Order:
                 found.append([stretch[0], stretch[-1]])
             begin += length
         return found
-
-
-class _Places:
-    """A table's rows in order, to find stretches of them; kept, since most rows stay."""
-
-    def __init__(self, table: Table) -> None:
-        # None: gone.
-        self._rows: list[str | None] = list(table)
-        self._places = {name: place for place, name in enumerate(table)}
-
-    def between(self, first: str, last: str) -> list[str]:
-        """Return the rows from one to another."""
-        rows = self._rows[self._places[first] : self._places[last] + 1]
-        return [name for name in rows if name is not None]
-
-    def update(self, gone: Iterable[str], new: Iterable[str]) -> None:
-        """Let these rows be gone, and these be at the end."""
-        for name in gone:
-            self._rows[self._places.pop(name)] = None
-        for name in new:
-            self._places[name] = len(self._rows)
-            self._rows.append(name)

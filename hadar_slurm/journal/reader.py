@@ -10,7 +10,7 @@ from itertools import count, takewhile
 from pathlib import Path
 
 from hadar_slurm.errors import ConfigError
-from hadar_slurm.journal.chain import Changed, Decoder, head_of, time_of
+from hadar_slurm.journal.decoder import Changed, Decoder, head_of, time_of
 from hadar_slurm.journal.line import Line
 
 _BLOCK = 1 << 20

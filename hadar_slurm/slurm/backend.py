@@ -18,7 +18,7 @@ from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status, Stop
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused
-from hadar_slurm.handoff import Assignment
+from hadar_slurm.job_files import Assignment
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.slurm.client import scontrol, updates
 from hadar_slurm.slurm.client.parse import QueueRow

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hadar_slurm import untrusted_files
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.handoff import Assignment, assignment_path, assignment_text
+from hadar_slurm.job_files import Assignment, assignment_path, assignment_text
 
 # Owned by hadard; the copies' users may enter directories whose name they know.
 DIRECTORY_MODE = 0o711

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from hadar_slurm.core.claims import Credit, Judged
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.journal import Line, credits_of, judged_of
+from hadar_slurm.journal import Line
+from hadar_slurm.journal.values import credits_of, judged_of
 from hadar_slurm.status.status import current
 from hadar_slurm.status.use import number_of
 

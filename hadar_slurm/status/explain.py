@@ -15,7 +15,8 @@ from functools import partial
 from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.snapshot import Snapshot
-from hadar_slurm.journal import Line, credits_of, gang_tree, snapshot_of
+from hadar_slurm.journal import Line, gang_tree
+from hadar_slurm.journal.values import credits_of, snapshot_of
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.sim.onward import Begin, begins
 from hadar_slurm.status.claims import BelievedLess

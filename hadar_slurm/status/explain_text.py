@@ -7,7 +7,7 @@ from datetime import datetime
 
 from rich.console import Console
 
-from hadar_slurm.journal import gang_from_tree
+from hadar_slurm.journal.values import gang_from_tree
 from hadar_slurm.status.ended import JobEnd
 from hadar_slurm.status.explain import NAMED, Expected, Explanation
 from hadar_slurm.status.health import Standing

@@ -9,7 +9,9 @@ from itertools import chain
 from pathlib import Path
 
 from hadar_slurm.errors import ConfigError
-from hadar_slurm.journal import Decoder, Line, chains_backwards, files_of
+from hadar_slurm.journal import Line
+from hadar_slurm.journal.decoder import Decoder
+from hadar_slurm.journal.reader import chains_backwards, files_of
 
 
 def newest_with(path: Path, names: Sequence[str]) -> tuple[str, Line] | None:

@@ -10,7 +10,9 @@ from operator import itemgetter
 
 from hadar_slurm.core.cluster import Cluster, GpuType
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.journal import Changed, Line, job_of, snapshot_of, throughputs_of
+from hadar_slurm.journal import Line
+from hadar_slurm.journal.decoder import Changed
+from hadar_slurm.journal.values import job_of, snapshot_of, throughputs_of
 from hadar_slurm.status.claims import Claims, ClaimsSeen
 from hadar_slurm.status.status import GpuUse, mode_of
 

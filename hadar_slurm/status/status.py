@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hadar_slurm.core.cluster import GpuType
-from hadar_slurm.journal import Changed, Line
+from hadar_slurm.journal import Line
+from hadar_slurm.journal.decoder import Changed
 from hadar_slurm.status.jobs import state_of
 
 _NO_GANGS: Line = {}

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from rich.table import Table
 
-from hadar_slurm.journal import gang_from_tree
+from hadar_slurm.journal.values import gang_from_tree
 from hadar_slurm.status.jobs import CopyState, Forked
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0

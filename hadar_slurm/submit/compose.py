@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hadar_slurm.core.cluster import NodeName
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE
+from hadar_slurm.job_files import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.submit.decision import HOLD
 from hadar_slurm.submit.request import SbatchRequest

@@ -10,7 +10,7 @@ from typing import NoReturn
 from hadar_slurm.errors import SbatchNotFound
 from hadar_slurm.submit.real_sbatch import TRIED_VARIABLE, RealSbatch, is_second_call
 
-# Equal to handoff.COPIES_VARIABLE, which takes longer to import.
+# Equal to job_files.COPIES_VARIABLE, which takes longer to import.
 _COPIES_VARIABLE = "HADAR_COPIES"
 
 

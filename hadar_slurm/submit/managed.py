@@ -14,7 +14,12 @@ from hadar_slurm.core.gpu_types import NO_TYPES
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.core.time_limit import late_types, parse_time_limit
 from hadar_slurm.errors import JobSpecError, SlurmError
-from hadar_slurm.handoff import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE, user_reports
+from hadar_slurm.job_files import (
+    ASSIGNMENTS_VARIABLE,
+    COPIES_VARIABLE,
+    SPOOL_VARIABLE,
+    user_reports,
+)
 from hadar_slurm.jobspec.description import Description, is_node_list
 from hadar_slurm.jobspec.estimator import Estimator, fitting_types, words, work_of
 from hadar_slurm.resources import data_file

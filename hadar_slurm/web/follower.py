@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from hadar_slurm.errors import ConfigError
-from hadar_slurm.journal import Decoder
+from hadar_slurm.journal.decoder import Decoder
 from hadar_slurm.web.counts import Counts
 from hadar_slurm.web.history import JournalView
 from hadar_slurm.web.lines import DAMAGE

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from hadar_slurm.core.claims import Credit, Judged
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
-from hadar_slurm.journal import VERSIONS, Line, credits_of, judged_of
+from hadar_slurm.journal import VERSIONS, Line
+from hadar_slurm.journal.values import credits_of, judged_of
 from hadar_slurm.metrics import Segment, Segments
 from hadar_slurm.status.claims import MAX_JUDGED, ClaimsSeen
 from hadar_slurm.status.jobs import Forked

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from hadar_slurm.journal import Line, throughputs_of
+from hadar_slurm.journal import Line
+from hadar_slurm.journal.values import throughputs_of
 from hadar_slurm.metrics import Segment
 
 

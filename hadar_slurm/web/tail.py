@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from hadar_slurm.journal import tail_begin
+from hadar_slurm.journal.reader import tail_begin
 
 # A line has some 300 bytes a job; this is one of 100,000 jobs.
 MAX_LINE = 32_000_000

@@ -25,7 +25,7 @@ from integration.site import Site
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.handoff import user_reports
-from hadar_slurm.journal import read_with_older
+from hadar_slurm.journal.reader import read_with_older
 from hadar_slurm.resources import job_template
 from hadar_slurm.slurm.enforce.ledger import Ledger
 

@@ -28,7 +28,8 @@ from integration.site import Site, eventually
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.throughput_model import GUESSED_OFF, MOST_OFF
 from hadar_slurm.devcluster.cluster import LocalCluster
-from hadar_slurm.journal import Line, snapshot_of
+from hadar_slurm.journal import Line
+from hadar_slurm.journal.values import snapshot_of
 from hadar_slurm.policies.hadar.policy import Hadar
 from hadar_slurm.resources import job_template
 

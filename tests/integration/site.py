@@ -21,7 +21,8 @@ from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.processes import wait_until
 from hadar_slurm.handoff import ProgressReport, read_report
-from hadar_slurm.journal import Line, read_journal
+from hadar_slurm.journal import Line
+from hadar_slurm.journal.reader import read_journal
 from hadar_slurm.lab.demo.runs import Daemon, job_environment
 from hadar_slurm.resources import data_file, job_template
 from hadar_slurm.slurm.backend import SlurmBackend

@@ -14,7 +14,7 @@ from integration.site import Site, eventually
 from integration.test_forked import fork
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.journal import snapshot_of
+from hadar_slurm.journal.values import snapshot_of
 from hadar_slurm.state.throughput_store import FILE_NAME as PROFILE
 from hadar_slurm.state.throughput_store import Profile
 

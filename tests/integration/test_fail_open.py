@@ -23,7 +23,8 @@ from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.devcluster.processes import wait_until
 from hadar_slurm.engine.reconcile import reconcile
-from hadar_slurm.journal import Line, read_journal
+from hadar_slurm.journal import Line
+from hadar_slurm.journal.reader import read_journal
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.claim import Claim, State

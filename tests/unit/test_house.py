@@ -23,13 +23,13 @@ MOST_PARAMETERS, MOST_POSITIONAL = 6, 4
 
 LIMITS = {
     "names of public classes that several modules define": 1,
-    "functions of more than 45 lines": 29,
+    "functions of more than 45 lines": 27,
     "functions of more than 6 parameters": 23,
-    "files of more than 400 lines": 10,
+    "files of more than 400 lines": 8,
     "calls with more than 4 positional arguments": 157,
     "keys of hadar.yaml": 37,
-    "modules that hadard loads": 140,
-    "lines that hadard loads": 21_271,
+    "modules that hadard loads": 135,
+    "lines that hadard loads": 20_000,
 }
 # How far a figure may be from its limit. The others are equal to theirs.
 SLACK = {"modules that hadard loads": 2, "lines that hadard loads": 150}

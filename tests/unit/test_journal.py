@@ -23,19 +23,9 @@ from hadar_slurm.engine.actions import Outcome, Renew, Start, Status, Stop
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.engine.reconcile import reconcile
 from hadar_slurm.errors import ConfigError
-from hadar_slurm.journal import (
-    VERSION,
-    Journal,
-    as_line,
-    claim_facts,
-    credits_of,
-    gang_from_tree,
-    gang_tree,
-    judged_of,
-    read_journal,
-    read_last,
-    snapshot_of,
-)
+from hadar_slurm.journal import VERSION, Journal, as_line, claim_facts, gang_tree
+from hadar_slurm.journal.reader import read_journal, read_last
+from hadar_slurm.journal.values import credits_of, gang_from_tree, judged_of, snapshot_of
 
 # The demo and `hadar explain` depend on this round's field names; docs/journal.md explains them.
 SNAPSHOT = replace(

@@ -17,18 +17,18 @@ from hadar_slurm.core.snapshot import Round
 from hadar_slurm.engine.actions import Outcome, Renew, Start, Status
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.errors import ConfigError
-from hadar_slurm.journal import (
-    Decoder,
-    Journal,
-    Line,
+from hadar_slurm.journal import Journal, Line
+from hadar_slurm.journal.chain import Encoder
+from hadar_slurm.journal.decoder import Decoder
+from hadar_slurm.journal.difference import difference
+from hadar_slurm.journal.reader import (
     chains_backwards,
     read_journal,
     read_last,
     read_with_older,
     tail_begin,
 )
-from hadar_slurm.journal.chain import Encoder
-from hadar_slurm.journal.difference import WrittenTables, difference, follow
+from hadar_slurm.journal.tables import WrittenTables, follow
 from hadar_slurm.status.journal_search import newest_with
 from hadar_slurm.web.follower import Follower
 

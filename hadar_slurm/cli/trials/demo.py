@@ -16,7 +16,7 @@ from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.config import parse_nodes
 from hadar_slurm.errors import HadarError
-from hadar_slurm.journal import read_journal
+from hadar_slurm.journal.reader import read_journal
 from hadar_slurm.lab.checks import check_choice
 from hadar_slurm.lab.demo.both_runs import WAYS, both_runs
 from hadar_slurm.lab.demo.report import (

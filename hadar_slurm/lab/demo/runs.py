@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import HadarError, SlurmUnavailable
-from hadar_slurm.journal import Line, gang_from_tree
+from hadar_slurm.journal import Line
+from hadar_slurm.journal.values import gang_from_tree
 from hadar_slurm.lab.demo.workload import DemoJob
 from hadar_slurm.metrics import Segment
 from hadar_slurm.resources import job_template

@@ -18,7 +18,7 @@ from hadar_slurm.core.cluster import Cluster, JobId, Slot
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.errors import LedgerError, SlurmRefused, SlurmUnavailable
-from hadar_slurm.handoff import ProgressReport, ReportError, read_report
+from hadar_slurm.job_files import ProgressReport, ReportError, read_report
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter

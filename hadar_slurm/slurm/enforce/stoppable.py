@@ -16,7 +16,7 @@ import signal
 from dataclasses import replace
 
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.handoff import ProgressReport
+from hadar_slurm.job_files import ProgressReport
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.enforce.claim import Claim

@@ -19,7 +19,7 @@ from hadar_slurm.core.job import Job, JobSpec, Phase, Progress
 from hadar_slurm.core.snapshot import Ended
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.engine.actions import Action
-from hadar_slurm.handoff import ProgressReport, shares
+from hadar_slurm.job_files import ProgressReport, shares
 from hadar_slurm.jobspec.description import (
     MAX_RESTART_S,
     MAX_THROUGHPUT,

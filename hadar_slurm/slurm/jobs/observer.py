@@ -11,7 +11,7 @@ from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.learned_sizes import EndedJobs
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.handoff import ProgressReport
+from hadar_slurm.job_files import ProgressReport
 from hadar_slurm.jobspec.description import Description, decode
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.slurm.client.fairshare import FairShares

@@ -9,7 +9,7 @@ from enum import StrEnum
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import Job
-from hadar_slurm.handoff import ProgressReport
+from hadar_slurm.job_files import ProgressReport
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.enforce.claim import Claim

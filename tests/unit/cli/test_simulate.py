@@ -10,7 +10,7 @@ import pytest
 from histories import MODERN, MODERN_CLUSTER, modern_history
 
 from hadar_slurm.cli.main import app
-from hadar_slurm.journal import read_journal
+from hadar_slurm.journal.reader import read_journal
 
 # A3C makes 7.1758 steps/s on a V100 and 3.4388 on a K80.
 JOB = "A3C\tpython3 train.py\ta3c\t--steps\t0\t{steps}\t{gang}\t1\t-1\t{arrival}\n"

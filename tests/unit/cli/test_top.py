@@ -19,7 +19,9 @@ from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import Round
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.engine.loop import RoundRecord
-from hadar_slurm.journal import Journal, read_journal, snapshot_of
+from hadar_slurm.journal import Journal
+from hadar_slurm.journal.reader import read_journal
+from hadar_slurm.journal.values import snapshot_of
 
 
 def of_user(job: Job, user: str) -> Job:

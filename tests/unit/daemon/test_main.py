@@ -17,7 +17,7 @@ from hadar_slurm.config import load_config
 from hadar_slurm.daemon.main import main
 from hadar_slurm.daemon.signs_of_life import good_for_s
 from hadar_slurm.daemon.world import World, adapter_of
-from hadar_slurm.journal import read_journal
+from hadar_slurm.journal.reader import read_journal
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.state.locks import only_daemon

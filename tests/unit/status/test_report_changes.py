@@ -11,8 +11,9 @@ from random import Random
 import pytest
 
 from hadar_slurm.core.cluster import GpuType
-from hadar_slurm.journal import Line, read_period, read_with_older
+from hadar_slurm.journal import Line
 from hadar_slurm.journal.chain import Encoder
+from hadar_slurm.journal.reader import read_period, read_with_older
 from hadar_slurm.status.report import GpuHours, Reporter
 
 NODES = {"n1": {"V100": 2}, "n2": {"K80": 4, "V100": 1}, "n3": {"K80": 2}}
