@@ -30,10 +30,13 @@ class TraceError(UsageError):
 
 
 class InvalidPlan(HadarError):
-    """Internal: a policy's plan breaks rules; `broken` lists every one of them."""
+    """Internal: a policy's plan breaks rules; `broken` lists every one of them.
 
-    def __init__(self, broken: Iterable[str]) -> None:
-        self.broken = tuple(broken)
+    `jobs` are those that may be to blame.
+    """
+
+    def __init__(self, broken: Iterable[str], jobs: Iterable[str] = ()) -> None:
+        self.broken, self.jobs = tuple(broken), frozenset(jobs)
         super().__init__("invalid plan: " + "; ".join(self.broken))
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import compress
+from itertools import chain, compress
 from operator import is_not, itemgetter
 
 from hadar_slurm.core.cluster import JobId, Slot, natural_key, naturally_sorted
@@ -14,6 +14,9 @@ from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, Shape
 from hadar_slurm.core.snapshot import Snapshot, shape_of
 from hadar_slurm.errors import InvalidPlan
+
+# The jobs that may be to blame for a broken rule.
+Blamed = Sequence[JobId]
 
 
 class WaitReason(StrEnum):
@@ -27,6 +30,7 @@ class WaitReason(StrEnum):
     NO_THROUGHPUT = "its speed is known on none of this cluster's GPU types"
     STOPPING = "it is still stopping"
     LIMITED = "a limit keeps it from starting"
+    BREAKS_PLAN = "no valid plan can be made with it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ def check_plan(snapshot: Snapshot, plan: Plan) -> None:
         return
     broken = [*_broken_by_jobs(snapshot, plan), *_broken_by_capacity(snapshot, plan)]
     if broken:
-        raise InvalidPlan(broken)
+        raise InvalidPlan([text for _, text in broken], chain(*(jobs for jobs, _ in broken)))
 
 
 def _is_plain(snapshot: Snapshot, plan: Plan) -> bool:
@@ -120,19 +124,19 @@ def _add(gpus: dict[Slot, int], allocation: Allocation, times: int) -> None:
         gpus[slot] = gpus.get(slot, 0) + times * count
 
 
-def _broken_by_jobs(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
+def _broken_by_jobs(snapshot: Snapshot, plan: Plan) -> Iterator[tuple[Blamed, str]]:
     jobs = snapshot.by_id
     waiting = dict(plan.waiting)
     for job_id, allocation in plan.allocations:
         if job_id not in jobs:
-            yield f"job {job_id} is not in the snapshot"
+            yield (job_id,), f"job {job_id} is not in the snapshot"
             continue
         if job_id in waiting:
-            yield f"job {job_id} is both placed and waiting"
+            yield (job_id,), f"job {job_id} is both placed and waiting"
         if _is_kept(jobs[job_id], allocation):
             continue
         for fault in _broken_by_allocation(snapshot, jobs[job_id], allocation):
-            yield f"job {job_id} {fault}"
+            yield (job_id,), f"job {job_id} {fault}"
     placed = plan.by_id
     for job in snapshot.jobs:
         job_id = job.spec.job_id
@@ -141,9 +145,9 @@ def _broken_by_jobs(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
         if job_id in placed or (waits and not job.allocation.copies) or job.phase.is_final:
             continue
         if not waits:
-            yield f"job {job_id} has neither an allocation nor a reason to wait"
+            yield (job_id,), f"job {job_id} has neither an allocation nor a reason to wait"
         if job.is_pinned_in_place and job.phase.is_plannable:
-            yield f"job {job.job_id} cannot be moved now and must keep its GPUs"
+            yield (job_id,), f"job {job_id} cannot be moved now and must keep its GPUs"
 
 
 def _is_kept(job: Job, allocation: Allocation) -> bool:
@@ -215,7 +219,7 @@ def _shapes(job: Job, gang: Gang) -> tuple[Shape, ...]:
     return job.spec.shapes_on(next(iter(gang.gpus_by_type)))
 
 
-def _broken_by_capacity(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
+def _broken_by_capacity(snapshot: Snapshot, plan: Plan) -> Iterator[tuple[Blamed, str]]:
     capacity = snapshot.plannable_capacity
     used: dict[Slot, int] = {}
     for _, allocation in plan.allocations:
@@ -223,4 +227,6 @@ def _broken_by_capacity(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
             used[slot] = used.get(slot, 0) + count
     over = (item for item in used.items() if item[1] > capacity.get(item[0], 0))
     for slot, count in sorted(over):
-        yield f"{slot.node} is to give {count} {slot.gpu_type} and has {capacity.get(slot, 0)}"
+        jobs = [job for job, held in plan.allocations if slot in dict(held.slots)]
+        has = capacity.get(slot, 0)
+        yield jobs, f"{slot.node} is to give {count} {slot.gpu_type} and has {has}"

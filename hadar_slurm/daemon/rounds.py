@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,10 +24,11 @@ from hadar_slurm.daemon.world import (
     modes,
     policy_of,
 )
-from hadar_slurm.engine.loop import RoundRecord, run_rounds
+from hadar_slurm.engine.loop import Carried, RoundRecord, run_rounds
 from hadar_slurm.journal import Journal, claim_facts
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.protocol import Site, SlurmAdapter
+from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.wakeup import FILE_NAME as WAKE_FILE
 from hadar_slurm.slurm.wakeup import make_wake_file
 from hadar_slurm.state.lease import Lease
@@ -55,6 +57,8 @@ class _Rounds:
     # The errors of the last round, and in what the first mode with a fault has failed, and why.
     faults: tuple[str, ...] = ()
     failed: tuple[str, str] = ("", "")
+    # Of the other modes, each of whose rounds is a run of its own.
+    carried: dict[Mode, Carried] = field(default_factory=lambda: defaultdict(Carried))
 
     def is_off(self) -> bool:
         # hadard changes nothing that it cannot record, so no job may be held for it.
@@ -65,7 +69,8 @@ class _Rounds:
         self.faults, self.failed = (), ("", "")
         self._record(record, self.backends[0])
         for each in self.backends[1:]:
-            self.run(each, record=partial(self._record, source=each), max_rounds=1)
+            record_it = partial(self._record, source=each)
+            self.run(each, record=record_it, max_rounds=1, carried=self.carried[each.mode])
         if not self.failed[0]:
             self.places.refresh()
         self.life.rounds = self.life.rounds.after(time.time(), *self.failed)

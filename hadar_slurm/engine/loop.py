@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+from hadar_slurm.core.cluster import JobId, naturally_sorted
+from hadar_slurm.core.job import Phase
 from hadar_slurm.core.plan import Plan, WaitReason, check_plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.engine.actions import Outcome, Start, Status, Stop
 from hadar_slurm.engine.backend import Backend, Wake
+from hadar_slurm.engine.breakers import Breakers, without
 from hadar_slurm.engine.reconcile import Renewals, reconcile
 from hadar_slurm.errors import HadarError, SlurmError, SlurmUnavailable
 from hadar_slurm.policies.policy import Policy, heeds_gangs
@@ -24,6 +28,8 @@ log = logging.getLogger(__name__)
 
 # All changes of so many jobs are refused for one reason, such as lost rights, not for the jobs'.
 _SEVERAL = 3
+# It is searched for jobs that break the plan for so many seconds, and this share of a round.
+_SEARCH_S, _SEARCH_SHARE = 10.0, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,8 @@ class RoundRecord:
     errors: tuple[str, ...] = ()
     # The world gave no answer: that is no fault of the round's.
     is_unread: bool = False
+    # Jobs with which no valid plan can be made, and why.
+    left_out: Mapping[JobId, str] = field(default_factory=dict)
 
     @property
     def failed_in(self) -> str:
@@ -71,7 +79,18 @@ def _timed(part: str, durations: dict[str, float], clock: Callable[[], float]) -
     try:
         yield
     finally:
-        durations[part] = clock() - start
+        durations[part] = durations.get(part, 0.0) + clock() - start
+
+
+@dataclass
+class Carried:
+    """What rounds leave to the next ones of one world; it may be lost at any time."""
+
+    renewals: Renewals = field(default_factory=Renewals)
+    breakers: Breakers = field(default_factory=Breakers)
+    # What the log has said of the last round: jobs left out, and a fault with its trace.
+    named: Mapping[JobId, str] = field(default_factory=dict)
+    fault: str = ""
 
 
 def run_round(
@@ -81,39 +100,58 @@ def run_round(
     *,
     wake: str,
     clock: Callable[[], float],
-    renewals: Renewals | None = None,
+    carried: Carried | None = None,
 ) -> RoundRecord:
-    """Observe, plan, check, reconcile and apply once; `renewals` goes to `reconcile`."""
-    durations: dict[str, float] = {}
-    snapshot: Snapshot | None = None
-    plan: Plan | None = None
-    outcomes: Sequence[Outcome] = ()
-    errors: tuple[str, ...] = ()
-    is_unread = False
+    """Observe, plan, check, reconcile and apply once.
+
+    Jobs with which no valid plan can be made are left out of it (`RoundRecord.left_out`).
+    """
+    carried = carried or Carried()
+    record = RoundRecord(round_, wake, policy.name)
+    durations = record.durations
     try:
         with _timed("observe", durations, clock):
             snapshot = backend.observe()
         round_ = replace(round_, start_s=snapshot.now_s)
-        with _timed("plan", durations, clock):
-            seen = snapshot.for_policy(sizes_by_type=heeds_gangs(policy))
-            proposed = policy.plan(seen, round_)
-        proposed = proposed.with_waiting(snapshot.left_out, WaitReason.LIMITED)
-        with _timed("check", durations, clock):
-            check_plan(snapshot, proposed)
-        plan = proposed
-        actions = reconcile(snapshot, plan, renewals)
+        record = replace(record, round=round_, snapshot=snapshot)
+        late_s = clock() + min(_SEARCH_S, _SEARCH_SHARE * round_.length_s)
+        breakers = carried.breakers
+        make = partial(_valid_plan, policy, round_, durations, clock)
+        plan = breakers.plan(snapshot, make, lambda: clock() > late_s)
+        left_out = dict(breakers.left_out)
+        actions = reconcile(without(snapshot, frozenset(left_out)), plan, carried.renewals)
+        waiting = [job for job in left_out if snapshot.by_id[job].phase is Phase.QUEUED]
+        plan = plan.with_waiting(waiting, WaitReason.BREAKS_PLAN)
+        record = replace(record, plan=plan, left_out=left_out)
         with _timed("apply", durations, clock):
-            outcomes = backend.apply(actions)
+            record = replace(record, outcomes=backend.apply(actions))
     except SlurmError as error:
-        errors = (str(error),)
-        is_unread = snapshot is None and isinstance(error, SlurmUnavailable)
+        is_unread = record.snapshot is None and isinstance(error, SlurmUnavailable)
+        record = replace(record, errors=(str(error),), is_unread=is_unread)
     except Exception as error:  # a fault in a policy must not take the daemon down
-        if not isinstance(error, HadarError):
+        text = f"{type(error).__name__}: {error}"
+        if not isinstance(error, HadarError) and text != carried.fault:
+            carried.fault = text
             log.exception("round %d failed", round_.index)
-        errors = (f"{type(error).__name__}: {error}",)
-    return RoundRecord(
-        round_, wake, policy.name, snapshot, plan, outcomes, durations, errors, is_unread
-    )
+        record = replace(record, errors=(text,))
+    return record
+
+
+def _valid_plan(
+    policy: Policy,
+    round_: Round,
+    durations: dict[str, float],
+    clock: Callable[[], float],
+    snapshot: Snapshot,
+) -> Plan:
+    """Return the policy's plan; raises what the policy raises, and InvalidPlan."""
+    with _timed("plan", durations, clock):
+        seen = snapshot.for_policy(sizes_by_type=heeds_gangs(policy))
+        plan = policy.plan(seen, round_)
+    plan = plan.with_waiting(snapshot.left_out, WaitReason.LIMITED)
+    with _timed("check", durations, clock):
+        check_plan(snapshot, plan)
+    return plan
 
 
 def run_rounds(
@@ -128,6 +166,7 @@ def run_rounds(
     memory: object = None,
     is_logged: bool = True,
     retry_s: float = math.inf,
+    carried: Carried | None = None,
 ) -> int:
     """Run rounds until the backend says stop, or for `max_rounds`; return how many were run.
 
@@ -135,24 +174,23 @@ def run_rounds(
     Every round goes to `record` before the wait. A plan's `memory` goes to the policy's next round;
     a round without a plan keeps the previous one, and the first has `memory`. A plan may end the
     round early. One that has failed, though the backend's world can be read, is run again as it was
-    `retry_s` later.
+    `retry_s` later. `carried` is what earlier rounds of this world have left.
     """
-    index = 0
-    wake: str = "start"
+    index, wake, carried = 0, "start", carried or Carried()
     wait_until_s = ends_s = now_s()
-    renewals = Renewals()
     while True:
         begun_s = now_s()
         # A backend may end a round early when no job runs.
         may_move = begun_s >= ends_s or (wake == Wake.ROUND_END and wait_until_s == ends_s)
         ends_s = begun_s + length_s if may_move else ends_s
         round_ = Round(index, begun_s, length_s, may_move, memory, ends_s)
-        result = run_round(backend, policy, round_, wake=str(wake), clock=clock, renewals=renewals)
+        result = run_round(backend, policy, round_, wake=str(wake), clock=clock, carried=carried)
         if result.plan:
             memory = result.plan.memory
             ends_s = min(ends_s, result.plan.next_round_s or ends_s)
         if is_logged:
-            _log(result)
+            _log(result, carried.named)
+        carried.named = result.left_out
         record(result)
         index += 1
         wait_until_s = ends_s
@@ -163,10 +201,12 @@ def run_rounds(
             return index
 
 
-def _log(record: RoundRecord) -> None:
-    """Write one summary line a round, and one for every refused action and error."""
+def _log(record: RoundRecord, named: Mapping[JobId, str]) -> None:
+    """Write a line on a round, each refused action and error, and each job left out anew."""
     if log.isEnabledFor(logging.INFO):
         _log_summary(record)
+    for job in naturally_sorted(record.left_out.keys() - named.keys()):
+        log.warning("job %s is left out of the plan: %s", job, record.left_out[job])
     refused = Status.REFUSED
     for outcome in record.outcomes:
         if outcome.status is refused:

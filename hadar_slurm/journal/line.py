@@ -44,6 +44,7 @@ def as_line(record: RoundRecord) -> Line:
         "policy": record.policy,
         **seen,
         "plan": {job: _copies(held) for job, held in plan.allocations} if plan else None,
+        **({"left_out": dict(record.left_out)} if record.left_out else {}),
         "waiting": {job: str(why) for job, why in plan.waiting} if plan else {},
         "figures": dict(plan.figures) if plan else {},
         "actions": [

@@ -48,6 +48,8 @@ class ClusterStatus:
     errors: tuple[str, ...] = ()
     # Jobs by remark, such as why a job is not migrated.
     remarks: Mapping[str, int] = field(default_factory=dict)
+    # Jobs with which no valid plan can be made, and why.
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 def json_names(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
@@ -80,6 +82,7 @@ def status_of(lines: Sequence[Line]) -> ClusterStatus | None:
         prices=prices_of(first.get("figures", {})),
         errors=tuple(error for line in found for error in line["errors"]),
         remarks=dict(remarks.most_common()),
+        left_out={job: why for line in found for job, why in line.get("left_out", {}).items()},
     )
 
 

@@ -111,6 +111,10 @@ def status_parts(
     jobs = ", ".join(f"{count} {phase}" for phase, count in found.jobs.items())
     parts.append(f"jobs: {jobs or 'none'}")
     parts += [f"  {count} wait: {reason}" for reason, count in found.waiting.items()]
+    broken = list(found.left_out.items())
+    parts += [Text(f"  job {job} is left out: {why}") for job, why in broken[:_MOST_REMARKS]]
+    if len(broken) > _MOST_REMARKS:
+        parts.append(f"  and {len(broken) - _MOST_REMARKS} more jobs are left out")
     said = list(found.remarks.items())
     parts += [Text(f"  {count} {remark}") for remark, count in said[:_MOST_REMARKS]]
     if len(said) > _MOST_REMARKS:

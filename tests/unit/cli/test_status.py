@@ -13,6 +13,7 @@ from builders import a_job, a_snapshot
 from typer.testing import CliRunner, Result
 
 from hadar_slurm.cli.main import commands
+from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.snapshot import Round
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.journal import Journal
@@ -69,6 +70,20 @@ def test_who_is_not_has_another_status(config: Path, tmp_path: Path, seconds: fl
     assert done.exit_code == 1
     assert f"no fresh heartbeat in {tmp_path}" in done.output
     assert "j.jsonl: no round has been written yet" in done.output
+
+
+def test_jobs_that_are_left_out_of_the_plan_are_named(config: Path, tmp_path: Path) -> None:
+    vouch(tmp_path, 30)
+    why = {JobId(str(n)): "KeyError: 'gtx1080'" for n in range(1, 13)}
+    snapshot = a_snapshot("2xV100", a_job("1", on="n1:V100:1"), now_s=1e9)
+    journal = Journal(tmp_path / "j.jsonl")
+    round_ = Round(3, 1e9, 360.0)
+    journal.write(RoundRecord(round_, "start", "hadar", snapshot, left_out=why), mode="hold")
+    journal.close()
+    found = status(config).output
+    assert "\n  job 1 is left out: KeyError: 'gtx1080'\n" in found
+    assert "and 2 more jobs are left out" in found
+    assert json.loads(status(config, "--json").output)["last"]["left_out"] == why
 
 
 def test_since_when_and_why_rounds_fail_is_told(config: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Timer
 
 import pytest
 from builders import a_gang, a_plan, a_snapshot
@@ -23,6 +24,7 @@ from hadar_slurm.daemon.world import Life, World
 from hadar_slurm.engine.actions import Outcome, Start, Status
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.journal.reader import read_journal
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import Partitions, Site
@@ -57,14 +59,17 @@ class Scripted:
     requests: Requests
     seen: Callable[[], None] = lambda: None
     name: str = "scripted"
+    last: int = -1
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return or raise what the script says; before that, look at the heartbeat."""
-        self.seen()
-        if not self.ways:
+        if round_.index > self.last:
+            self.last = round_.index
+            self.seen()
+        if round_.index >= len(self.ways):
             self.requests.to_end = True
             return all_wait(snapshot)
-        return self.ways.pop(0)(snapshot)
+        return self.ways[round_.index](snapshot)
 
 
 @dataclass
@@ -96,7 +101,12 @@ class Bench:
         world = World(make_policy=make, life=life or Life())
         lease = Lease(config.spool_dir, "fake", 30.0, token="of this test")
         site = Site("fake", str(self.place))
-        run_with(config, slurm, world, lease, site, requests, once=False)
+        timer = Timer(60.0, lambda: setattr(requests, "to_end", True))
+        timer.start()
+        try:
+            run_with(config, slurm, world, lease, site, requests, once=False)
+        finally:
+            timer.cancel()
         return self.beats
 
     def look(self) -> None:
@@ -157,6 +167,29 @@ def test_failures_outlast_a_reload(bench: Bench) -> None:
     bench.run(key_error, key_error, key_error, life=life)
     life.rounds = LastRounds(failed=3, since_s=1.0, part="plan", fault="x")
     assert not bench.run(key_error, life=life)[-1].is_fresh(time.time())
+
+
+def test_a_job_that_breaks_the_plan_is_left_out_and_named(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others are planned, hadard is alive, and the log names the job once."""
+    good, bad = (bench.fake.submit(TWO, hold="user", comment=DESCRIBED) for _ in range(2))
+
+    def fragile(snapshot: Snapshot) -> Plan:
+        if bad.key in snapshot.by_id:
+            raise KeyError("gtx1080")
+        return all_wait(snapshot)
+
+    beats = bench.run(*[fragile] * 5)
+    assert all(beat.is_fresh(time.time()) for beat in beats)
+    assert beats[-1].rounds.failed == 0
+    lines = list(read_journal(bench.place / "j.jsonl"))[1:5]
+    assert [line["left_out"] for line in lines] == [{bad.key: "KeyError: 'gtx1080'"}] * 4
+    for line in lines:
+        assert line["errors"] == []
+        assert line["waiting"][good.key] == str(WaitReason.INSUFFICIENT)
+        assert line["waiting"][bad.key] == str(WaitReason.BREAKS_PLAN)
+    assert caplog.text.count(f"job {bad.key} is left out of the plan: KeyError: 'gtx1080'") == 1
 
 
 def test_a_slurm_that_does_not_answer_is_a_failure_too(bench: Bench) -> None:
