@@ -62,9 +62,12 @@ def docker(*words: str) -> None:
 
 
 def limit_rate(cluster: DockerCluster) -> None:
-    """Stop hadard, and restart slurmctld with the limit."""
+    """Stop hadard, and restart slurmctld without jobs and with the limit."""
+    cluster.run("scancel", "--partition=main")
     docker("stop", "--time", "5", cluster.containers["hadard"])
-    cluster.run("sh", "-c", f"echo SlurmctldParameters=rl_enable >>{CONF}")
+    cluster.run(
+        "sh", "-c", f"grep -q rl_enable {CONF} || echo SlurmctldParameters=rl_enable >>{CONF}"
+    )
     docker("restart", "--time", "15", cluster.containers["ctl"])
     # Each with its GPUs: a job that starts on a node which has not reported may get none.
     names = ",".join(NODES)
@@ -78,7 +81,7 @@ def limit_rate(cluster: DockerCluster) -> None:
 def fill(cluster: DockerCluster, jobs: int) -> None:
     """Occupy all GPUs, and submit described jobs that wait; as root, whom no limit slows."""
     told = encode(
-        Description(steps=1e6, gpus=1, throughputs={"v100": 20.0, "p100": 10.0}, checkpoint=True)
+        Description(steps=10**6, gpus=1, throughputs={"v100": 20.0, "p100": 10.0}, checkpoint=True)
     )
     script = "for node in n1 n2 n3 n4 n5 n6; do sbatch -Q --uid=alice -w $node --gpus-per-node=4 "
     script += "--chdir=/tmp --output=/dev/null --wrap 'sleep 3000'; done; sleep 2; "
@@ -134,12 +137,14 @@ def measure(cluster: DockerCluster, options: argparse.Namespace) -> dict[str, fl
         next_is("rounds")
         rounds = first_rounds(cluster, options.round_s)
         touched = traces(cluster)
-        docker("stop", "--time", "1", cluster.containers["hadard"])
+        docker("kill", cluster.containers["hadard"])
         before_release = traces(cluster)
         next_is("release")
         begun_s = time.monotonic()
-        done = cluster.attempt("hadar", "release", user="hadar", limit_s=600)
+        done = cluster.attempt("hadar", "release", "--force", user="hadar", limit_s=600)
         release_s = time.monotonic() - begun_s
+        if done.returncode != 0:
+            print(f"hadar release: {done.stderr.strip()[-600:]}", file=sys.stderr)
     first = rounds[0]
     return {
         "jobs": options.jobs,
@@ -163,7 +168,11 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with a_cluster(options.slurm) as cluster:
-        figures = measure(cluster, options)
+        hadard = cluster.containers["hadard"]
+        try:
+            figures = measure(cluster, options)
+        finally:
+            docker("start", hadard)
     if options.json:
         print(json.dumps(figures))
     else:

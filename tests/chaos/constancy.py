@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -130,18 +129,12 @@ _FIELD = re.compile(r"(?:^| )(\w+)=(\S*)")
 def resizes(log: str, completions: str) -> Iterator[Finding]:
     """Yield every resize of a job in slurmctld's log and its records of ended runs.
 
-    A run has one record. A resize ends one record in state RESIZING and begins another.
+    A resize ends one record of a run in state RESIZING and begins another.
     """
     for line in log.splitlines():
         if _RESIZED.search(line):
             yield Finding(STILL, "", 0.0, f"slurmctld's log: {line}")
-    runs: Counter[tuple[str, str]] = Counter()
     for line in completions.splitlines():
         facts = dict(_FIELD.findall(line))
         if facts.get("JobState") == "RESIZING":
             yield Finding(STILL, facts["JobId"], 0.0, f"it was resized: {line}")
-        elif facts.get("NodeList", "(null)") != "(null)":
-            runs[facts["JobId"], facts["StartTime"]] += 1
-    for (job, start), number in runs.items():
-        if number > 1:
-            yield Finding(STILL, job, 0.0, f"its run of {start} has {number} records")

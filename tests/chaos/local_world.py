@@ -330,6 +330,7 @@ class LocalWorld:
         left_out = shutil.ignore_patterns("filler")
         for source in (self.logs, *self.disks.values(), self.jobs):
             shutil.copytree(source, target / source.name, dirs_exist_ok=True, ignore=left_out)
+        (target / "ended-runs").write_text(self.ended_runs())
         log = self.cluster.directory / "log"
         shutil.copytree(log, target / "slurm", dirs_exist_ok=True)
 

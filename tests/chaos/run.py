@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaos.case import Case
-from chaos.constancy import changed_while_running, excused_edits
+from chaos.constancy import changed_while_running, excused_edits, resizes
 from chaos.faults import Fault, Kind
 from chaos.injecting import Injector
 from chaos.invariants import (
@@ -240,6 +240,7 @@ class Run:
         self.findings += excused_edits(seen, tasks, control.notes("changes"))
         rounds, span = control.notes("rounds"), (self.begun_s, self.settled_s)
         self.findings += stalls(rounds, self.spells, span, STALL_S)
+        self.findings += resizes(self.world.controller_log(), self.world.ended_runs())
         self.findings += plan_differences(self.world.control.notes("plans"))
         self.findings += failures(self.world.control.notes("failures"))
         requeues = self._requeues()

@@ -84,7 +84,9 @@ class Task:
     all_edits: list[tuple[str, Edit]] = field(default_factory=list)
 
     def note(self, name: str, edit: Edit) -> None:
-        """Record an edit."""
+        """Record an edit. Slurm 22.05.8 releases a held job whose nice value changes."""
+        if name == "Nice":
+            self.edits.pop(HOLD, None)
         self.edits[name] = edit
         self.all_edits.append((name, edit))
 
