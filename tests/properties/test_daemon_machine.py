@@ -37,7 +37,8 @@ from hadar_slurm.slurm.enforce.claim import State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.enforce.readings import UNSEEN_S
-from hadar_slurm.slurm.enforce.restore import Returned, release_all
+from hadar_slurm.slurm.enforce.release_all import release_all
+from hadar_slurm.slurm.enforce.restore import Returned
 from hadar_slurm.slurm.settings import BackendSettings
 
 NODES = "v100:4,v100:2,p100:4,v100:2+k80:2"

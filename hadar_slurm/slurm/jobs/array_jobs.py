@@ -19,13 +19,9 @@ from hadar_slurm.core.job import Job, JobSpec, Phase, Progress
 from hadar_slurm.core.snapshot import Ended
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.engine.actions import Action
-from hadar_slurm.job_files import ProgressReport, shares
-from hadar_slurm.jobspec.description import (
-    MAX_RESTART_S,
-    MAX_THROUGHPUT,
-    MIN_THROUGHPUT,
-)
-from hadar_slurm.slurm.client.parse import FAILED_STATES, HOLDING_STATES, QueueRow
+from hadar_slurm.job_files import shares
+from hadar_slurm.jobspec.description import MAX_RESTART_S, MAX_THROUGHPUT, MIN_THROUGHPUT
+from hadar_slurm.slurm.client.parse import FAILED_STATES, HOLDING_STATES
 from hadar_slurm.slurm.jobs.seen import SeenJob
 from hadar_slurm.state.heartbeat import SKEW_S
 
@@ -44,24 +40,14 @@ class Task:
     job: Job | None = None
 
     @property
-    def row(self) -> QueueRow:
-        """Return what Slurm shows of it."""
-        return self.seen.row
-
-    @property
-    def report(self) -> ProgressReport | None:
-        """Return its last report."""
-        return self.seen.report
-
-    @property
     def number(self) -> int:
         """Return the task's number in its array, by which the training knows the copy."""
-        return int(self.row.key.rpartition("_")[2])
+        return int(self.seen.row.key.rpartition("_")[2])
 
     @property
     def runs(self) -> bool:
         """Whether it holds GPUs and is not completing."""
-        return self.row.state in HOLDING_STATES and self.row.state != "COMPLETING"
+        return self.seen.row.state in HOLDING_STATES and self.seen.row.state != "COMPLETING"
 
     @property
     def gang(self) -> Gang | None:
@@ -74,7 +60,7 @@ class Task:
     @property
     def speed(self) -> float:
         """Return the steps/s that the current run has measured; 0: none yet, or out of range."""
-        report = self.report
+        report = self.seen.report
         if report is None or not self.runs or not self.seen.reports_run:
             return 0.0
         return report.steps_per_s if MIN_THROUGHPUT <= report.steps_per_s <= MAX_THROUGHPUT else 0.0
@@ -85,11 +71,11 @@ class Task:
 
         Exit status 0 does not say so: a copy may end early, and leave the rest to other copies.
         """
-        report, restarts = self.report, self.row.restarts
+        report, restarts = self.seen.report, self.seen.row.restarts
         if report is None or report.state != "done" or report.restart > restarts:
             return False
         # A report of this restart may be that of an earlier job with this job id.
-        return report.restart < restarts or report.time_s + SKEW_S >= self.row.started_s
+        return report.restart < restarts or report.time_s + SKEW_S >= self.seen.row.started_s
 
 
 @dataclass(frozen=True)
@@ -107,7 +93,7 @@ class Fork:
     @classmethod
     def of(cls, parent: JobId, tasks: Sequence[Task], before: Fork | None) -> Fork:
         """Return the job of these tasks; `before` is the same job at the last observation."""
-        ends = {final_phase(task.row.state) for task in tasks if not task.row.is_live}
+        ends = {final_phase(task.seen.row.state) for task in tasks if not task.seen.row.is_live}
         ordered = tuple(sorted(tasks, key=lambda task: task.number))
         if before is None:
             return cls(parent, ordered, frozenset(ends))
@@ -129,8 +115,8 @@ class Fork:
             if gang and not gang.is_spread and nodes.isdisjoint(gang.gpus_by_node):
                 held.append(task)
                 nodes.update(gang.gpus_by_node)
-        keys = {task.row.key for task in held}
-        is_apart = any((t.gang or t.runs) and t.row.key not in keys for t in self.tasks)
+        keys = {task.seen.row.key for task in held}
+        is_apart = any((t.gang or t.runs) and t.seen.row.key not in keys for t in self.tasks)
         queued = [] if is_apart else self._queued(is_first=not held)
         return tuple(sorted((*held, *queued), key=lambda task: task.number))
 
@@ -157,28 +143,32 @@ class Fork:
     @property
     def is_alive(self) -> bool:
         """Whether any of its tasks is pending or holds GPUs."""
-        return any(task.row.is_live for task in self.tasks)
+        return any(task.seen.row.is_live for task in self.tasks)
 
     @property
     def owner_uid(self) -> int:
         """Return the user id of the job's owner."""
-        return self.tasks[0].row.user_id
+        return self.tasks[0].seen.row.user_id
 
     @property
     def aggregation_s(self) -> float:
         """Return the time of averaging the copies' parameters, in seconds."""
-        known = [task.report.aggregation_s for task in self.tasks if task.report]
+        known = [task.seen.report.aggregation_s for task in self.tasks if task.seen.report]
         return min(max(known, default=0.0), MAX_RESTART_S) or _AGGREGATION_S
 
     @property
     def averages(self) -> int:
         """Return the number of parameter averages, the largest that a copy reports."""
-        return max((task.report.averages for task in self.tasks if task.report), default=0)
+        return max(
+            (task.seen.report.averages for task in self.tasks if task.seen.report), default=0
+        )
 
     @property
     def is_synchronous(self) -> bool:
         """Whether copies share every step, as one that runs reports."""
-        return any(task.report.synchronous for task in self.copies if task.report and task.gang)
+        return any(
+            task.seen.report.synchronous for task in self.copies if task.seen.report and task.gang
+        )
 
     @property
     def ended(self) -> Ended | None:
@@ -187,12 +177,13 @@ class Fork:
             return None
         worst = (Phase.FAILED, Phase.CANCELLED)
         phase = next((phase for phase in worst if phase in self.ends), Phase.DONE)
-        return Ended(self.parent, phase, max(task.row.ended_s for task in self.tasks))
+        return Ended(self.parent, phase, max(task.seen.row.ended_s for task in self.tasks))
 
     @cached_property
     def job(self) -> Job | None:
         """Return the job as policies see it; None when none of its copies can be placed."""
-        jobs = [task.job for task in self.copies if task.job is not None]
+        placed = [(task, task.job) for task in self.copies if task.job is not None]
+        jobs = [job for _, job in placed]
         if not jobs:
             return None
         phases = {job.phase for job in jobs}
@@ -217,22 +208,24 @@ class Fork:
             phase,
             self._progress(spec, allocation),
             allocation,
-            frozenset.intersection(*allowed) if allowed else None,
-            first.bound_type if not held else None,
-            first.fair_share,
-            self._partition,
-            tuple(f"copy {t.number}: {s}" for t in self.copies if t.job for s in t.job.remarks),
-            phase is Phase.STARTING and all(job.is_pinned for job in starting),
-            all(job.left_out for job in jobs),
-            first.account,
-            first.limit_left_s,
+            allowed_nodes=frozenset.intersection(*allowed) if allowed else None,
+            bound_type=first.bound_type if not held else None,
+            fair_share=first.fair_share,
+            partition=self._partition,
+            remarks=tuple(
+                f"copy {t.number}: {s}" for t in self.copies if t.job for s in t.job.remarks
+            ),
+            is_pinned=phase is Phase.STARTING and all(job.is_pinned for job in starting),
+            left_out=all(job.left_out for job in jobs),
+            account=first.account,
+            limit_left_s=first.limit_left_s,
         )
 
     @property
     def _partition(self) -> str:
         """Return the partitions of the copies that have GPUs, or else of all copies."""
         held = [task for task in self.copies if task.gang is not None]
-        names = ",".join(task.row.partition for task in held or self.copies)
+        names = ",".join(task.seen.row.partition for task in held or self.copies)
         return ",".join(dict.fromkeys(names.split(",")))
 
     def _throughputs(self, spec: JobSpec) -> Throughputs:
@@ -264,7 +257,7 @@ class Fork:
 
         Each copy reports the steps in the last average and, separately, its own since.
         """
-        reports = [task.report for task in self.tasks if task.report]
+        reports = [task.seen.report for task in self.tasks if task.seen.report]
         shared = max((report.steps_done - report.own_steps for report in reports), default=0)
         own = sum(r.own_steps for r in reports if r.steps_done - r.own_steps == shared)
         steps = float(min(max(0, shared) + own, spec.total_steps))
@@ -274,7 +267,7 @@ class Fork:
         taken_s = steps / throughput if throughput > 0 else 0.0
         counts = sorted(gpu_types.items()) if taken_s else ()
         service = tuple((k, spec.gpus_on(k) * n * taken_s) for k, n in counts)
-        return Progress(steps, max(task.row.restarts for task in self.tasks), service)
+        return Progress(steps, max(task.seen.row.restarts for task in self.tasks), service)
 
     def quotas(self, gangs: Mapping[int, Gang], slot_s: float) -> dict[int, int]:
         """Return the steps that each copy can train in `slot_s` seconds, by task.
@@ -325,7 +318,7 @@ class Forks:
         fork = self.by_parent.get(action.job_id)
         if fork is None:
             return action
-        return replace(action, job_id=fork.copies[action.copy].row.key, copy=0)
+        return replace(action, job_id=fork.copies[action.copy].seen.row.key, copy=0)
 
 
 def _agree(measured: float, expected: float) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hadar_slurm.core.cluster import Node, NodeName
+from hadar_slurm.core.cluster import GpuType, Node, NodeName
 from hadar_slurm.core.job import JobSpec, Shape, uniform_shapes
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.core.time_limit import format_time_limit, late_types, limits_by_type
@@ -22,6 +22,26 @@ from hadar_slurm.slurm.jobs.seen import SeenJob
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """What one job may have."""
+
+    shapes: tuple[Shape, ...]
+    # Those that its owner allows; None for all.
+    nodes: frozenset[NodeName] | None
+    # The GPU types that nodes of the job must have.
+    bound: frozenset[str]
+    # The GPU types, in lower case, that it must not have after failures there.
+    barred: Mapping[str, Bar]
+    # On the cluster's GPU types, without the barred ones.
+    throughputs: Throughputs
+
+    @property
+    def bound_type(self) -> GpuType | None:
+        """Return the one GPU type that it must have; None where there is no such one."""
+        return GpuType(next(iter(self.bound))) if len(self.bound) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
 class Choices:
     """What jobs may have in this state of Slurm, where waiting jobs are treated as in `way`."""
 
@@ -35,29 +55,41 @@ class Choices:
     _runnable: dict[object, bool] = field(default_factory=dict)
     _bars: dict[object, dict[str, Bar]] = field(default_factory=dict)
 
-    def can_run(self, seen: SeenJob) -> bool:
+    def of(self, seen: SeenJob) -> Choice:
+        """Return what a job may have."""
+        row, shapes = seen.row, self._shapes(seen)
+        nodes = self._nodes_of(seen, shapes)
+        barred = self._barred(seen, shapes, nodes)
+        throughputs = self.estimator.throughputs(
+            seen.description, row.user, self.state.cluster.gpus_by_type, without=barred.keys()
+        )
+        return Choice(shapes, nodes, self._bound_types(seen), barred, throughputs)
+
+    def can_hold(self, seen: SeenJob, choice: Choice) -> bool:
         """Return whether nodes, open to work or not, could hold the job at a known throughput."""
-        description, shapes, bound = seen.description, self.shapes(seen), self.bound_types(seen)
-        throughputs, size_on = self.throughputs(seen), description.gpus_on
-        allowed = self.nodes_of(seen, shapes)
-        key = (throughputs, description.gpus, shapes, allowed, bound, *description.gangs.items())
+        description, throughputs, bound = seen.description, choice.throughputs, choice.bound
+        size_on, gangs = description.gpus_on, description.gangs
+        key = (throughputs, description.gpus, choice.shapes, choice.nodes, bound, *gangs.items())
         if key not in self._runnable:
-            nodes = [n for n in self.state.cluster.nodes if allowed is None or n.name in allowed]
 
             def most(node: Node) -> int:
                 """Return the GPUs of one type on a node; of copies 1 where the type's gang fits."""
                 counts = ((k, n) for k, n in node.gpus if bound <= {k})
                 able = [(k, n) for k, n in counts if throughputs.on(k, size_on(k)) > 0]
-                if description.gangs:
+                if gangs:
                     able = [(k, description.gpus * (n >= size_on(k))) for k, n in able]
                 return max([0, *(n for _, n in able)])
 
-            counts = [most(node) for node in nodes]
+            counts = [most(node) for node in self._among(choice.nodes)]
+            shapes = choice.shapes
             fits = (sum(n >= s.gpus_per_node for n in counts) >= s.nodes for s in shapes)
             self._runnable[key] = any(fits)
         return self._runnable[key]
 
-    def nodes_of(self, seen: SeenJob, shapes: Sequence[Shape]) -> frozenset[NodeName] | None:
+    def _among(self, names: frozenset[NodeName] | None) -> list[Node]:
+        return [n for n in self.state.cluster.nodes if names is None or n.name in names]
+
+    def _nodes_of(self, seen: SeenJob, shapes: Sequence[Shape]) -> frozenset[NodeName] | None:
         """Return the nodes that the job's owner allows; None for all nodes.
 
         None of them, where only Slurm can read the constraint.
@@ -81,7 +113,7 @@ class Choices:
         names = {row.node.name for row in self.state.nodes} if allowed is None else allowed
         return frozenset(names - mixed)
 
-    def bound_types(self, seen: SeenJob) -> frozenset[str]:
+    def _bound_types(self, seen: SeenJob) -> frozenset[str]:
         """Return the GPU types that nodes of the job must have."""
         row, claim = seen.row, seen.claim
         if self.abilities.keeps_types:
@@ -90,23 +122,15 @@ class Choices:
         is_steered = self.way is Mode.STEER and seen.is_pending and not row.is_held
         return row.named_types if is_steered and claim.asks_own(row) else frozenset()
 
-    def throughputs(self, seen: SeenJob) -> Throughputs:
-        """Return the job's throughputs on the cluster's GPU types, without the barred ones."""
-        gpus_by_type, barred = self.state.cluster.gpus_by_type, self.barred(seen).keys()
-        user = seen.row.user
-        return self.estimator.throughputs(seen.description, user, gpus_by_type, without=barred)
-
-    def barred(self, seen: SeenJob) -> dict[str, Bar]:
-        """Return the GPU types, in lower case, that the job must not have after failures there."""
+    def _barred(
+        self, seen: SeenJob, shapes: Sequence[Shape], nodes: frozenset[NodeName] | None
+    ) -> dict[str, Bar]:
         row, description = seen.row, seen.description
         if description.copies > 1 or not self.estimator.has_failed(description, row.user):
             return {}
         key = (row.user, row.comment, row.partition, row.features, row.request.num_nodes)
         if key not in self._bars:
-            shapes = self.shapes(seen)
-            allowed, cluster = self.nodes_of(seen, shapes), self.state.cluster
-            nodes = [n for n in cluster.nodes if allowed is None or n.name in allowed]
-            types = fitting_types(nodes, shapes)
+            types = fitting_types(self._among(nodes), shapes)
             self._bars[key] = self.estimator.barred(description, row.user, types)
         # What it holds it keeps: another job of its workload has failed there.
         held = {name.lower() for name in seen.gang.gpus_by_type} if seen.gang else set()
@@ -145,7 +169,7 @@ class Choices:
         )
         return throughputs.without(late.keys()), "; ".join(reasons)
 
-    def shapes(self, seen: SeenJob) -> tuple[Shape, ...]:
+    def _shapes(self, seen: SeenJob) -> tuple[Shape, ...]:
         """Return the layouts that the adapter can request for a job."""
         one = seen.description.shape
         shapes = (one,) if one else uniform_shapes(seen.description.gpus)

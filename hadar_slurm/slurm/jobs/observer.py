@@ -31,8 +31,7 @@ from hadar_slurm.slurm.jobs.holdings import occupied, unlisted
 from hadar_slurm.slurm.jobs.notices import Notices
 from hadar_slurm.slurm.jobs.observation import Observation
 from hadar_slurm.slurm.jobs.parameter_averages import Averages
-from hadar_slurm.slurm.jobs.phases import Phases
-from hadar_slurm.slurm.jobs.policy_view import PolicyView
+from hadar_slurm.slurm.jobs.policy_view import Phases, PolicyView
 from hadar_slurm.slurm.jobs.reports import Reports
 from hadar_slurm.slurm.jobs.run_outcomes import RunOutcomes, may_retry
 from hadar_slurm.slurm.jobs.seen import NOT_DESCRIBED, Course, SeenJob, Treated
@@ -104,8 +103,8 @@ class Observer:
         forks = self._forked(treated, now_s)
         jobs = {each.seen.key: each for each in treated}
         for task in forks.not_needed:
-            if task.seen.claim.has_changed(task.row):
-                jobs[task.row.key] = replace(jobs[task.row.key], course=Course.RESTORED)
+            if task.seen.claim.has_changed(task.seen.row):
+                jobs[task.seen.row.key] = replace(jobs[task.seen.row.key], course=Course.RESTORED)
         alone = [t.job for t in treated if t.is_alone and t.job is not None]
         self._keep_pins([*alone, *forks.task_jobs], seen, phases)
         found = Observation(self._snapshot(treated, alone, forks, now_s), forks, way, jobs)
@@ -185,11 +184,15 @@ class Observer:
         return self.reports.read(row) if is_read else None
 
     def _learn(self, jobs: Iterable[SeenJob], now_s: float) -> None:
-        """Learn from the jobs' runs which GPU types suit their workloads, before any is placed."""
+        """Learn from the jobs' runs how fast they are on which GPU types, before any is placed."""
         self.estimator.records.expire(now_s)
         self.estimator.credits.now_s = now_s
         cluster, shown = self._state.cluster, self._state.queue.keys()
         for seen in jobs:
+            # All modes learn for the same users.
+            is_here = self.settings.modes.of(seen.row.partition) is self.mode
+            if is_here and not seen.description.leaves:
+                self.reports.measure(seen)
             # Copies of a forked job end and restart one by one, each on another type.
             if not seen.is_described or seen.description.copies > 1 or seen.is_pending:
                 continue
@@ -197,8 +200,7 @@ class Observer:
                 self._outcomes.see_live(seen)
                 continue
             self._outcomes.see_ended(seen, cluster)
-            # All modes learn for the same users.
-            if self.settings.modes.of(seen.row.partition) is self.mode:
+            if is_here:
                 gpu_type = self._outcomes.type_of(seen.row)
                 self.checks.see_ended(seen, gpu_type)
                 self._sizes.see_ended(seen, gpu_type, cluster.gpus_by_type)
@@ -249,40 +251,34 @@ class Observer:
         if not seen.row.is_live:
             return self._ended(seen, view.choices, may_requeue=self.mode.places and not is_off)
         mode = Mode.OBSERVE if is_off else self.settings.modes.of(seen.row.partition)
-        is_here = mode is self.mode
+        is_here, choice = mode is self.mode, view.choices.of(seen)
         disposition = disposition_of(
             seen.row,
             seen.description,
             seen.claim,
             mode=view.choices.way if is_here else mode,
             is_planned_here=is_here,
-            is_placeable=self._is_placeable(seen, view.choices),
+            is_placeable=self._is_placeable(seen) and view.choices.can_hold(seen, choice),
         )
         if disposition is Disposition.MANAGE:
-            return view.managed(seen)
+            return view.managed(seen, choice)
         is_restored = disposition is Disposition.RESTORE
         return Treated(seen, Course.RESTORED if is_restored else Course.LEFT)
 
-    def _is_placeable(self, seen: SeenJob, choices: Choices) -> bool:
-        """Return whether nodes could hold a job that has a script, is enrolled, and no scrontab."""
-        may_be = not seen.description.leaves and (seen.row.is_batch or seen.is_enrolled)
-        is_apart = seen.key in self._state.set_apart_by_detail
-        return may_be and not is_apart and choices.can_run(seen)
+    def _is_placeable(self, seen: SeenJob) -> bool:
+        """Return whether a job has a script or is enrolled, and is not scrontab's."""
+        has_script = seen.row.is_batch or seen.is_enrolled
+        return has_script and seen.key not in self._state.set_apart_by_detail
 
     def _ended(self, seen: SeenJob, choices: Choices, *, may_requeue: bool) -> Treated:
         may_requeue &= seen.key not in self.lost
         if may_requeue and seen.was_ended_by_us:
             return Treated(seen, Course.REQUEUED)
-        failed_on = self._outcomes.type_of(seen.row)
-        if (
-            may_requeue
-            and seen.parent is None
-            and self.settings.modes.of(seen.row.partition) is self.mode
-            and may_retry(seen)
-            and failed_on in choices.barred(seen)
-            and choices.can_run(seen)
-        ):
-            return Treated(seen, Course.RETRIED, failed_on=failed_on)
+        is_here = self.settings.modes.of(seen.row.partition) is self.mode
+        if may_requeue and is_here and seen.parent is None and may_retry(seen):
+            choice, failed_on = choices.of(seen), self._outcomes.type_of(seen.row)
+            if failed_on in choice.barred and choices.can_hold(seen, choice):
+                return Treated(seen, Course.RETRIED, failed_on=failed_on)
         return Treated(seen, Course.ENDED)
 
     def _forked(self, jobs: Iterable[Treated], now_s: float) -> Forks:

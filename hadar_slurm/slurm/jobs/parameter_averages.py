@@ -61,7 +61,7 @@ def copy_facts(forks: Forks, averages: Averages) -> dict[str, object]:
             **({"synchronous": True} if fork.is_synchronous else {}),
             "copies": {
                 str(number): {
-                    "task": task.row.key,
+                    "task": task.seen.row.key,
                     **({"steps_per_s": float(f"{task.speed:.5g}")} if task.speed > 0 else {}),
                     **({"pinned": True} if task.job is not None and task.job.is_pinned else {}),
                 }

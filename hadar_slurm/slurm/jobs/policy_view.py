@@ -2,24 +2,141 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from hadar_slurm.core.cluster import GpuType, JobId, NodeName
+from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress
 from hadar_slurm.core.type_failures import Bar
 from hadar_slurm.jobspec.description import job_spec
 from hadar_slurm.jobspec.estimator import words
-from hadar_slurm.slurm.client.parse import NOTHING
+from hadar_slurm.slurm.client.parse import NOTHING, UNTYPED
+from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.enforce import stoppable
+from hadar_slurm.slurm.enforce.pins import Pins
 from hadar_slurm.slurm.enforce.stoppable import why_not_migrated
-from hadar_slurm.slurm.jobs.choices import Choices
+from hadar_slurm.slurm.jobs.choices import Choice, Choices
 from hadar_slurm.slurm.jobs.ended_jobs import ClaimChecks, LearnedSizes
-from hadar_slurm.slurm.jobs.phases import RUN_STATES, Phases
 from hadar_slurm.slurm.jobs.reports import Reports
 from hadar_slurm.slurm.jobs.seen import Course, SeenJob, Treated
+from hadar_slurm.slurm.jobs.throttles import is_denied
+
+_RUN_STATES = ("RUNNING", "CONFIGURING", "SIGNALING")
+# A begin time within this number of seconds was set by hadard.
+_SOON_S = 10.0
+# For this number of seconds after a foreign requeue, Slurm may send the end of the last run to its
+# nodes. When a node fails, Slurm requeues the job and tries for 10 s to reach the node; it kills a
+# run that starts there meanwhile in place of the previous one (seen with 22.05.8).
+_LATE_END_S = 15.0
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The phases of jobs in this state; `pins` remembers how long they have waited on nodes."""
+
+    slurm: SlurmAdapter
+    state: SlurmState
+    pins: Pins
+    grace_s: float
+
+    def pinned_gang(self, seen: SeenJob) -> Gang | None:
+        """Return the gang that hadard has pinned a pending job to, read back from its request."""
+        row = seen.row
+        if len(row.gpus_per_node) != 1 or not row.requested_nodes or row.gpus_otherwise:
+            return None
+        ((gpu_type, count),) = row.gpus_per_node
+        counts: dict[tuple[str, str], int] = {}
+        for name in row.requested_nodes:
+            node = self.state.cluster.by_name.get(name)
+            if node is None or (gpu_type == UNTYPED and not node.has_one_type):
+                return None
+            counts[name, node.gpus[0][0] if gpu_type == UNTYPED else gpu_type] = count
+        return Gang.of(counts)
+
+    def of_pending(
+        self, seen: SeenJob, gang: Gang | None, barred: Collection[str]
+    ) -> tuple[Phase | None, bool]:
+        """Return the phase of a pending job, and whether it is stuck on the nodes of its pin.
+
+        `gang` are the GPUs that it is pinned to.
+        """
+        row = seen.row
+        if seen.is_for_later:
+            return None, False
+        is_barred = gang is not None and any(k.lower() in barred for k in gang.gpus_by_type)
+        timed_out = gang is not None and (is_barred or self._has_pin_timed_out(seen, gang))
+        # A foreign requeue delays a job by Slurm's two minutes.
+        is_delayed = row.reason == "BeginTime" and row.started_s > seen.now_s + _SOON_S
+        is_starting = gang is not None and not (
+            row.is_held_by_user or is_delayed or timed_out or is_denied(seen)
+        )
+        is_pinned = bool(gang or row.request.is_cleared)
+        is_stuck = is_pinned and not is_starting and not row.is_held_by_user
+        return Phase.STARTING if is_starting else Phase.QUEUED, is_stuck
+
+    def of_started(self, seen: SeenJob, spec: JobSpec) -> Phase | None:
+        """Return the phase of a job that Slurm has started."""
+        row, gang = seen.row, seen.gang
+        # A job with whole nodes (--exclusive, or an exclusive partition) is never migrated.
+        if gang is None or not spec.has_size_of(gang):
+            return None
+        if row.state == "COMPLETING":
+            return Phase.STOPPING
+        if row.state not in _RUN_STATES:
+            return None
+        # Until it reports, its batch script may have no USR1 handler yet: USR1 would end it.
+        is_signalled = not seen.description.restart_loss_s
+        is_early = is_signalled and 0 <= seen.now_s - row.started_s < self.grace_s
+        return Phase.STARTING if is_early and not seen.reports_run else Phase.RUNNING
+
+    def check_steered(self, seen: SeenJob) -> None:
+        """Let a job avoid the nodes that it was to start on and has not in time."""
+        row, cluster, used = seen.row, self.state.cluster, self.state.in_use
+        nodes = seen.claim.aimed
+        self._avoid_reserved(seen, nodes)
+        known = (cluster.by_name[name] for name in nodes if name in cluster.by_name)
+        are_free = any(count > used[slot] for node in known for slot, count in node.slots)
+        if not are_free:
+            self.pins.forget(row.key)
+        elif row.key in self.pins:
+            self.pins.is_stuck(row.key, nodes, seen.now_s)
+
+    def avoided(self, seen: SeenJob, phase: Phase) -> frozenset[NodeName]:
+        """Return the nodes that a job must not get now, whatever its owner allows."""
+        row, avoided = seen.row, self.pins.avoided(seen.key, seen.now_s)
+        if phase is Phase.QUEUED and row.restarts > seen.claim.requeued:
+            # A requeue counts as a submission.
+            is_late = seen.now_s - row.submitted_s < _LATE_END_S
+            chosen = row.requested_nodes or seen.claim.aimed
+            avoided |= frozenset(chosen if is_late else ())
+        return avoided
+
+    def _has_pin_timed_out(self, seen: SeenJob, gang: Gang) -> bool:
+        """Return whether a pending job cannot start, or has not in time, on its pinned nodes."""
+        cluster, used, nodes = self.state.cluster, self.state.in_use, gang.gpus_by_node
+        if not nodes.keys() <= cluster.open_names:
+            return True
+        if any(cluster.capacity.get(slot, 0) - used[slot] < count for slot, count in gang.slots):
+            return True  # foreign jobs have taken the GPUs
+        if seen.row.reason == "BadConstraints":  # Slurm then holds it by a priority of 0
+            self.pins.avoid(seen.key, nodes, seen.now_s)
+        self._avoid_reserved(seen, nodes)
+        return self.pins.is_stuck(seen.key, nodes, seen.now_s)
+
+    def _avoid_reserved(self, seen: SeenJob, nodes: Iterable[NodeName]) -> None:
+        """Let a job avoid all reserved nodes if it would not end before one of its own is."""
+        if seen.row.reservation or not seen.may_meet_reservation:
+            return
+        if not self._reserved.isdisjoint(nodes):
+            self.pins.avoid(seen.key, self._reserved, seen.now_s)
+
+    @cached_property
+    def _reserved(self) -> frozenset[NodeName]:
+        """Return the nodes of reservations, read when first needed."""
+        return self.slurm.reserved_nodes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,30 +168,25 @@ class PolicyView:
     places: bool
     restart_cost_s: float
 
-    def managed(self, seen: SeenJob) -> Treated:
+    def managed(self, seen: SeenJob, choice: Choice) -> Treated:
         """Return a managed job, with a `job` where policies are to see it."""
         found = Treated(seen, Course.PLANNED)
         if seen.key in self.unlisted:
             text = f"is left out: {seen.gang} is not what Slurm lists of its nodes"
             self.choices.notices.say(seen.key, text)
-        else:
-            self.reports.measure(seen)
-            if len(self.choices.bound_types(seen)) <= 1:
-                found = self._placed(seen)
+        elif len(choice.bound) <= 1:
+            found = self._placed(seen, choice)
         if found.job is None and seen.parent is None and seen.row.dependency and seen.claim.holds:
-            return replace(found, course=Course.AWAITS, job=self._dependent(seen))
+            return replace(found, course=Course.AWAITS, job=self._dependent(seen, choice))
         return found
 
-    def _placed(self, seen: SeenJob) -> Treated:
-        believed, barred = self._believed(seen), self.choices.barred(seen)
-        spec, gang, is_stuck = believed.spec, seen.gang, False
-        phase: Phase | None
+    def _placed(self, seen: SeenJob, choice: Choice) -> Treated:
+        believed = self._believed(seen, choice)
+        gang, is_stuck, phase = seen.gang, False, self.phases.of_started(seen, believed.spec)
         if seen.is_pending:
             is_pinned = self.places and not seen.claim.steered
             gang = self.phases.pinned_gang(seen) if is_pinned else None
-            phase, is_stuck = self.phases.of_pending(seen, gang, barred)
-        else:
-            phase = self.phases.of_started(seen, spec)
+            phase, is_stuck = self.phases.of_pending(seen, gang, choice.barred.keys())
         found = Treated(seen, Course.PLANNED, is_stuck=is_stuck)
         if phase is None:
             return found
@@ -82,20 +194,19 @@ class PolicyView:
         is_unseen = phase is Phase.QUEUED and seen.key in self.state.unseen
         is_pinned = phase is Phase.STARTING and seen.is_pending
         unseen = "Slurm's details of it could not be read in this round" if is_unseen else ""
-        waits = _where_it_waits(seen, is_pinned=is_pinned)
+        waits, row = _where_it_waits(seen, is_pinned=is_pinned), seen.row
         remarks = (waits, why_not, believed.late, unseen, *believed.remarks)
-        bound, row = self.choices.bound_types(seen), seen.row
         job = Job(
             spec,
             phase,
             believed.progress,
             Allocation.rigid(gang) if gang and phase is not Phase.QUEUED else Allocation(),
-            self._allowed_nodes(seen, spec, phase),
-            GpuType(next(iter(bound))) if bound else None,
-            self.shares.get((row.account, row.user)),
-            row.partition,
-            (*self._not_on(seen, barred), *filter(None, remarks)),
-            is_pinned,
+            allowed_nodes=self._allowed_nodes(seen, choice, phase),
+            bound_type=choice.bound_type,
+            fair_share=self.shares.get((row.account, row.user)),
+            partition=row.partition,
+            remarks=(*self._not_on(seen, choice.barred), *filter(None, remarks)),
+            is_pinned=is_pinned,
             left_out=is_unseen,
             account=row.account,
             limit_left_s=self.checks.limit_left_s(seen),
@@ -103,8 +214,8 @@ class PolicyView:
         limits_s = believed.limits_s if seen.description.time_on else {}
         return replace(found, job=job, kept=kept, limits_s=limits_s)
 
-    def _believed(self, seen: SeenJob) -> _Believed:
-        claimed = self._spec(seen)
+    def _believed(self, seen: SeenJob, choice: Choice) -> _Believed:
+        claimed = self._spec(seen, choice)
         spec, doubts = self.checks.believed(seen, claimed)
         progress = self.reports.progress(seen, spec)
         done, limits_s = progress.steps_done, self.choices.limits_s(seen, claimed)
@@ -114,8 +225,8 @@ class PolicyView:
         spec, learned = self.sizes.believed(seen, spec, done, types)
         return _Believed(spec, progress, limits_s, late, (learned, *doubts))
 
-    def _spec(self, seen: SeenJob) -> JobSpec:
-        throughputs, row = self.choices.throughputs(seen), seen.row
+    def _spec(self, seen: SeenJob, choice: Choice) -> JobSpec:
+        throughputs, row = choice.throughputs, seen.row
         return job_spec(
             row.key,
             seen.description,
@@ -124,7 +235,7 @@ class PolicyView:
             submitted_s=row.submitted_s,
             restart_cost_s=self.restart_cost_s,
             user=row.user,
-            shapes=self.choices.shapes(seen),
+            shapes=choice.shapes,
         )
 
     def _movable(
@@ -133,7 +244,7 @@ class PolicyView:
         """Return the job with what a migration costs it, what it keeps then, and why it stays."""
         spec, row, claim = believed.spec, seen.row, seen.claim
         facts, kept = (row, seen.report, seen.now_s), None
-        may_migrate = spec.can_checkpoint and (row.state in RUN_STATES or claim.ended_run > 0)
+        may_migrate = spec.can_checkpoint and (row.state in _RUN_STATES or claim.ended_run > 0)
         why_not = why_not_migrated(row, seen.report, claim, seen.now_s) if may_migrate else ""
         if why_not and phase is not Phase.STARTING:
             spec = replace(spec, can_checkpoint=False)
@@ -145,20 +256,19 @@ class PolicyView:
             why_not = why_not or stoppable.remark(most_s)
         return spec, kept, why_not
 
-    def _dependent(self, seen: SeenJob) -> Job:
+    def _dependent(self, seen: SeenJob, choice: Choice) -> Job:
         """Return a job that waits for another one."""
-        bound, spec = self.choices.bound_types(seen), self._spec(seen)
         return Job(
-            spec,
-            allowed_nodes=self._allowed_nodes(seen, spec, Phase.QUEUED),
-            bound_type=GpuType(next(iter(bound))) if len(bound) == 1 else None,
+            self._spec(seen, choice),
+            allowed_nodes=self._allowed_nodes(seen, choice, Phase.QUEUED),
+            bound_type=choice.bound_type,
         )
 
     def _allowed_nodes(
-        self, seen: SeenJob, spec: JobSpec, phase: Phase
+        self, seen: SeenJob, choice: Choice, phase: Phase
     ) -> frozenset[NodeName] | None:
         """Return the nodes that a job may get; None for all nodes."""
-        allowed = self.choices.nodes_of(seen, spec.shapes)
+        allowed = choice.nodes
         avoided = self.phases.avoided(seen, phase)
         if not avoided:
             return allowed

@@ -612,7 +612,7 @@ def test_a_hadard_without_privileges_lets_the_owner_read_and_nobody_else() -> No
             )
             # Only root may be able to read the interpreter's files, so it changes the user itself.
             first = f"import os, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-            imports = "import hadar_slurm.state.assignments\n"
+            imports = "import hadar_slurm.handoff, hadar_slurm.state.assignments\n"
             become = f"os.setgroups([])\nos.setgid({uid})\nos.setuid({uid})\n"
             return subprocess.run(
                 [sys.executable, "-c", first + imports + become + code],

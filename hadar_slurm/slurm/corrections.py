@@ -1,0 +1,172 @@
+"""Puts right, beside the plan, what Slurm or users have changed."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.errors import LedgerError, SlurmRefused
+from hadar_slurm.slurm.client import updates
+from hadar_slurm.slurm.client.parse import QueueRow
+from hadar_slurm.slurm.client.protocol import SlurmAdapter
+from hadar_slurm.slurm.client.state import SlurmState, waits_for_nodes
+from hadar_slurm.slurm.enforce.claim import State
+from hadar_slurm.slurm.enforce.ledger import Ledger
+from hadar_slurm.slurm.enforce.modes import Mode
+from hadar_slurm.slurm.enforce.restore import (
+    NO_LIMITS,
+    NODES_REPORT_WITHIN_S,
+    Exclusion,
+    restore_jobs,
+)
+from hadar_slurm.slurm.enforce.state_machine import Event, Kind
+from hadar_slurm.slurm.enforce.steering import Limit, joined, limits, may_wait_unheld
+from hadar_slurm.slurm.enforce.stoppable import is_ended_by_us
+from hadar_slurm.slurm.jobs.observation import Observation
+from hadar_slurm.slurm.jobs.run_outcomes import is_early_failure
+from hadar_slurm.slurm.jobs.seen import Course
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Corrections:
+    """The corrections of one backend; each reads the queue again, since a round takes time."""
+
+    slurm: SlurmAdapter
+    ledger: Ledger
+    now_s: Callable[[], float]
+    # Jobs that USR1 from hadard has ended and that Slurm refused to requeue.
+    lost: set[JobId] = field(default_factory=set)
+    _restore_delayed_since_s: float = math.inf
+    _notified: frozenset[JobId] = frozenset()
+    _may_notify: bool = True
+
+    def restore(self, seen: Observation, state: SlurmState) -> None:
+        """Restore the requests of jobs that hadard may not place any more."""
+        if not (jobs := seen.of(Course.RESTORED)):
+            self._restore_delayed_since_s = math.inf
+            return
+        if waits_for_nodes(state.nodes):
+            self._restore_delayed_since_s = min(self._restore_delayed_since_s, self.now_s())
+            if self.now_s() < self._restore_delayed_since_s + NODES_REPORT_WITHIN_S:
+                return
+        # Read again: a hold that a user has placed during planning must stay.
+        self._give_back(self.slurm.queue(), jobs)
+
+    def _give_back(
+        self,
+        queue: Mapping[JobId, QueueRow],
+        jobs: Collection[JobId],
+        excluded: Mapping[JobId, Exclusion] = NO_LIMITS,
+    ) -> None:
+        """Restore jobs of a queue that was just read; see `restore_jobs`."""
+        if not jobs:
+            return
+        for returned in restore_jobs(self.slurm, self.ledger, queue, jobs, excluded):
+            if returned.fault:
+                log.warning("job %s: not yet restored: %s", returned.job, returned.fault)
+            else:
+                log.info("job %s: original request restored, hold released", returned.job)
+
+    def requeue_ended(self, seen: Observation) -> bool:
+        """Requeue jobs that USR1 from hadard ended or that failed early; return if there were any.
+
+        The next round places them.
+        """
+        retried, ended_by_us = seen.of(Course.RETRIED), seen.of(Course.REQUEUED)
+        if not retried and not ended_by_us:
+            return False
+        queue = self.slurm.queue()
+        # Read again: a requeue would restart a job that was cancelled meanwhile.
+        rows = [
+            queue[job]
+            for job in sorted([*ended_by_us, *retried])
+            if job in queue
+            and (is_early_failure if job in retried else self._is_ended_by_us)(queue[job])
+        ]
+        events = {row.key: self._requeue_event(row, retries=row.key in retried) for row in rows}
+        try:
+            faults = self.ledger.carry_out(self.slurm, events)
+        except LedgerError as error:
+            log.warning("%s", error)
+            return False
+        for row in rows:
+            fault, run = faults.get(row.key), row.restarts + 1
+            what = f"USR1 from hadard ended its run {run}, though it had said that it listens"
+            if row.key in retried:
+                what = f"its run {run} failed early on {seen.jobs[row.key].failed_on}"
+            result = "requeued" if fault is None else f"it cannot be requeued: {fault}"
+            log.warning("job %s: %s; %s", row.key, what, result)
+            if isinstance(fault, SlurmRefused):
+                self.lost.add(row.key)
+        return True
+
+    def _is_ended_by_us(self, row: QueueRow) -> bool:
+        return is_ended_by_us(row, self.ledger[row.key])
+
+    def notify(self, to_notify: Mapping[JobId, updates.Notify]) -> None:
+        """Print in the output of jobs why their previous run was not the last."""
+        news = {job: notice for job, notice in to_notify.items() if job not in self._notified}
+        self._notified = frozenset(to_notify)
+        if not news or not self._may_notify:
+            return
+        for fault in self.slurm.change([*news.values()]):
+            if isinstance(fault, SlurmRefused):
+                self._may_notify = False
+                log.warning("the output of jobs cannot be written to: %s", fault)
+                return
+
+    def _requeue_event(self, row: QueueRow, *, retries: bool) -> Event:
+        """Return the requeue of an ended job; a priority of 0 shows that it was held as it ran."""
+        kind = Kind.REQUEUE_HELD if row.priority == 0 else Kind.REQUEUE
+        return Event(kind=kind, row=row, now_s=self.now_s(), retries=retries)
+
+    def take_back_raced_holds(self, state: SlurmState) -> None:
+        """Release running jobs whose hold raced with their start; the next round checks it."""
+        raced = self.ledger.raced(state.queue.values())
+        faults = self.ledger.carry_out(self.slurm, raced, must_be_written=False)
+        for fault in faults.values():
+            log.warning("cannot take back a hold: %s", fault)
+
+    def release_into_queue(
+        self, seen: Observation, state: SlurmState, begun: Collection[JobId]
+    ) -> None:
+        """Release the jobs that are to wait in Slurm's queue and are held, within their limits.
+
+        Where Slurm keeps the queue, all but those in `begun`: a job whose GPUs are not free yet is
+        first in line for them only once it waits there. Jobs that wait for others in any case: of
+        held jobs Slurm looks at dependencies once a minute.
+        """
+        jobs = [*seen.awaiting, *(seen.snapshot.jobs if seen.mode is Mode.STEER else ())]
+        if not any(self.ledger[job.job_id].holds for job in jobs):
+            return
+        cluster, queue = seen.snapshot.cluster, self.slurm.queue()
+        self.ledger.see(self.slurm, queue.values())
+        waiting = queue.keys() - set(begun)
+        held = [
+            job
+            for job in jobs
+            if job.job_id in waiting
+            and queue[job.job_id].is_held_by_user
+            and self.ledger[job.job_id].state is State.HELD
+            and may_wait_unheld(job, cluster)
+        ]
+        wanted = limits(held, {}, (), cluster)
+        self._give_back(queue, wanted, self._exclusions(wanted, queue, state))
+
+    def _exclusions(
+        self, limits: Mapping[JobId, Limit], queue: Mapping[JobId, QueueRow], state: SlurmState
+    ) -> dict[JobId, Exclusion]:
+        """Return what jobs are to exclude beside their owners' nodes, where it is anything."""
+        found: dict[JobId, Exclusion] = {}
+        for job, limit in limits.items():
+            if limit.excluded:
+                row, shown = queue[job], state.excluded.get(job)
+                own = self.ledger.excluded_by_owner(row, shown)
+                wanted = joined(limit.excluded, own)
+                found[job] = Exclusion(wanted, state.request(row), shown or (), own)
+        return found
