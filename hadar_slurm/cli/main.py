@@ -28,6 +28,8 @@ COMMANDS: Mapping[str, str] = {
     "web": "Serve a page with running and waiting jobs and GPU prices, and metrics at /metrics.",
     "leave": "Remove jobs from Hadar's management: from now on only Slurm schedules them.",
     "release": "Release all jobs held or pinned by hadard to plain Slurm.",
+    "diff": "Show which waiting jobs hadard has changed in Slurm: holds, nodes, nice values, time "
+    "limits.",
     "learn": "Learn from Slurm's history how long the jobs of each user and workload train.",
     "speeds": "Show what hadard has learned of workloads, or delete it.",
     "config": "Check, show or print hadard's configuration.",

@@ -1,24 +1,34 @@
-"""Restoring every job: what `hadar release` does when hadard is stopped, dead or hung."""
+"""Restoring every job: what `hadar release` does when hadard is stopped, dead or hung.
+
+Also what that would change: what is different in Slurm now because of hadard (`hadar diff`).
+"""
 
 from __future__ import annotations
 
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import LedgerError, SlurmError
+from hadar_slurm.slurm.client import scontrol, updates
+from hadar_slurm.slurm.client.parse import QueueRow, fold
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import waits_for_nodes
+from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.restore import (
     Returned,
+    asks_for,
     changed_jobs,
     include_submitted,
+    own_request,
     restore_jobs,
+    unsteering,
 )
 from hadar_slurm.state.heartbeat import read_heartbeat
 from hadar_slurm.state.lease import Lease
@@ -104,3 +114,54 @@ def release_all(
             return (*answers.values(), *late)
         if leaving or has_failed or raced:
             sleep(_POLL_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A pending job that hadard has changed: by field what it has now, and its owner's value.
+
+    `undo` has commands for scontrol's standard input, in their order.
+    """
+
+    job: JobId
+    user: str
+    fields: dict[str, tuple[str, str]]
+    undo: tuple[str, ...]
+
+
+def differences(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow]) -> list[Difference]:
+    """Return the differences of all pending jobs in a queue that was just read."""
+    shown = list(rows)
+    ledger.see(slurm, shown)
+    changed = [row for row in shown if ledger[row.key].has_changed(row)]
+    return [_difference(slurm, row, ledger[row.key]) for row in changed]
+
+
+def _difference(slurm: SlurmAdapter, row: QueueRow, claim: Claim) -> Difference:
+    own, is_ours = own_request(row, claim, slurm), claim.state is not State.FOREIGN_HOLD
+    steering, now = unsteering(row, claim), row.request
+    fields = {
+        "hold": ("user" if row.is_held_by_user else "", "") if claim.holds and is_ours else None,
+        "nodes": (fold(now.nodes), fold(own.nodes)),
+        "gpus": (" ".join(filter(None, now.gpus)), " ".join(filter(None, own.gpus))),
+        "excluded": (fold(claim.excluded), fold(claim.own_excluded)),
+        "nice": (str(claim.nice), str(claim.own_nice)) if claim.is_nice else None,
+        "time limit": (_minutes(claim.limit_s), _minutes(claim.own_limit_s)),
+    }
+    changes: list[updates.Update] = [steering] if steering else []
+    if not asks_for(row, own):
+        # With excluded nodes Slurm refuses the update of a job that has started.
+        clear = updates.ClearRequest(row.key, excluded=claim.own_excluded)
+        changes += [clear, updates.SetRequest(row.key, own)]
+    if claim.holds and is_ours:
+        changes.append(updates.Release(row.key))
+        if claim.is_nice:
+            # Slurm 22.05 releases a held job whose nice value changes.
+            changes.append(updates.Steer(row.key, claim.own_excluded, nice=claim.own_nice))
+    undo = tuple(" ".join(scontrol.command(change)[1:]) for change in changes)
+    there = {name: pair for name, pair in fields.items() if pair and pair[0] != pair[1]}
+    return Difference(row.key, row.user, there, undo)
+
+
+def _minutes(limit_s: float) -> str:
+    return f"{limit_s / 60:g} min" if limit_s else ""

@@ -73,7 +73,7 @@ def restore_jobs(
         ledger.see(slurm, queue.values())
     rows = {job: queue[job] for job in jobs if job in queue and ledger[job].has_changed(queue[job])}
     wanted = {job: own_request(row, ledger[job], slurm) for job, row in rows.items()}
-    changed = {job: want for job, want in wanted.items() if not _asks(rows[job], want)}
+    changed = {job: want for job, want in wanted.items() if not asks_for(rows[job], want)}
     now_s = ledger.now_s()
     asks = [
         Event(kind=Kind.RESTORE, row=rows[job], now_s=now_s, request=want)
@@ -81,7 +81,7 @@ def restore_jobs(
     ]
     faults, queue = _attempt(slurm, ledger, asks, queue)
     for job, want in changed.items():
-        if job in queue and queue[job].state == "PENDING" and not _asks(queue[job], want):
+        if job in queue and queue[job].state == "PENDING" and not asks_for(queue[job], want):
             faults.setdefault(job, f"Slurm kept another request: {queue[job].request}")
     limits = {
         job: Event(
@@ -116,24 +116,30 @@ def _unsteer(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow]) -> d
     events = {}
     for row in rows:
         claim = ledger[row.key]
-        is_steered = bool(claim.steered or claim.aimed)
-        if row.state != "PENDING" or claim.own is None or not (is_steered or claim.steers):
+        if (steering := unsteering(row, claim)) is None:
             continue
-        # A request that was changed under a hold is restored under one.
-        steering = updates.Steer(
-            row.key,
-            claim.own_excluded,
-            claim.own.num_nodes if is_steered else "",
-            # Of a held job later: Slurm releases one whose nice value changes (22.05.8).
-            nice=claim.own_nice if claim.is_nice and not row.is_held else None,
-            limit_s=claim.own_limit_s if claim.is_prolonged else None,
-            clears_nodes=bool(claim.steered) and claim.pins(row.requested_nodes),
-        )
         events[row.key] = Event(
             kind=Kind.STEER, row=row, steering=steering, nice=claim.nice, limit_s=claim.limit_s
         )
     faults = ledger.attempt(slurm, events, must_be_written=False) if events else {}
     return {job: str(faults.get(job, "")) for job in events}
+
+
+def unsteering(row: QueueRow, claim: Claim) -> updates.Steer | None:
+    """Return the change that removes the limits of a steered job; None: it has none."""
+    is_steered = bool(claim.steered or claim.aimed)
+    if row.state != "PENDING" or claim.own is None or not (is_steered or claim.steers):
+        return None
+    # A request that was changed under a hold is restored under one.
+    return updates.Steer(
+        row.key,
+        claim.own_excluded,
+        claim.own.num_nodes if is_steered else "",
+        # Of a held job later: Slurm releases one whose nice value changes (22.05.8).
+        nice=claim.own_nice if claim.is_nice and not row.is_held else None,
+        limit_s=claim.own_limit_s if claim.is_prolonged else None,
+        clears_nodes=bool(claim.steered) and claim.pins(row.requested_nodes),
+    )
 
 
 def _restore_nice(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow]) -> None:
@@ -212,6 +218,6 @@ def own_request(row: QueueRow, claim: Claim, slurm: SlurmAdapter) -> Request:
     return own
 
 
-def _asks(row: QueueRow, request: Request) -> bool:
+def asks_for(row: QueueRow, request: Request) -> bool:
     """Compare nodes and GPUs, but not the number of nodes, which may be that of the last run."""
     return replace(row.request, num_nodes=request.num_nodes) == request.without_sizes
