@@ -35,7 +35,8 @@ from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.lab.inputs import read_table
 from hadar_slurm.lab.study.bounds import forking_bound_s
-from hadar_slurm.lab.study.experiment import ExperimentSettings, Result, forked, run_experiment
+from hadar_slurm.lab.study.experiment import ExperimentSettings, forked, run_experiment
+from hadar_slurm.lab.study.figures import Result
 from hadar_slurm.lab.study.scenarios import MIX_CLUSTER, even_mix, mix
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import parse_gavel_trace

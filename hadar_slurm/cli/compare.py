@@ -12,7 +12,14 @@ from rich.console import Console
 
 from hadar_slurm.cli.completing import CLUSTER, AveragingOption, CopiesOption, one_of, some_of
 from hadar_slurm.lab.checks import at_least_one
-from hadar_slurm.lab.comparison import cells_of, check_done, choices_by, comparison_of, scenario_by
+from hadar_slurm.lab.comparison import (
+    CompareOptions,
+    cells_of,
+    check_done,
+    choices_by,
+    comparison_of,
+    scenario_by,
+)
 from hadar_slurm.lab.inputs import (
     HistoryOption,
     LimitsOption,
@@ -151,11 +158,7 @@ def compare(
     )
     console = Console(stderr=True)
     chosen = scenario_by(scenario, traces or ())
-    cells = cells_of(
-        chosen,
-        traces or (),
-        choices,
-        console,
+    options = CompareOptions(
         cluster=cluster,
         gpus_per_node=gpus_per_node,
         throughputs=throughputs,
@@ -174,6 +177,7 @@ def compare(
         copies=copies,
         aggregation_seconds=aggregation_seconds,
     )
+    cells = cells_of(chosen, traces or (), choices, console, options)
     records = run_with_bars(cells, output, way, console)
     command = shlex.join(["hadar", *sys.argv[1:]])
     comparison = comparison_of(

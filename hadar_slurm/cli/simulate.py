@@ -42,7 +42,7 @@ from hadar_slurm.lab.traces.limits import parse_limits
 from hadar_slurm.lab.traces.load import DEFAULT_REFERENCE, parse_gpu_speeds
 from hadar_slurm.lab.traces.restart import parse_restart_costs
 from hadar_slurm.policies.hadar_paper.utility import UTILITIES
-from hadar_slurm.policies.registry import DEFAULT_POLICY, POLICY_NAMES
+from hadar_slurm.policies.registry import DEFAULT_POLICY, POLICY_NAMES, make_policy
 from hadar_slurm.sim.backend import GAVEL_RULES
 
 _HADAR, _GAVEL = RULES
@@ -148,8 +148,9 @@ def simulate(
     settings = ExperimentSettings(
         round_s=round_seconds, rules=rules, failures=failures, speeds=speeds, sizes=sizes, seed=seed
     )
+    made = make_policy(policy, utility=utility)
     before = read_history(history, reading, seed)
-    result = run_with_bar(specs, nodes, policy, utility, settings, journal, before)
+    result = run_with_bar(specs, nodes, made, settings, journal, before)
     if as_json:
         print(json.dumps(as_tree(result, least, found.speeds), indent=2))
     else:

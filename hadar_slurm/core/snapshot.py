@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from hadar_slurm.core.cluster import Cluster, JobId, Slot, natural_key, summed
 from hadar_slurm.core.gang import Allocation, Gang
@@ -208,56 +207,3 @@ class Snapshot:
         for slot, count in taken.items():
             free[slot] = max(0, free.get(slot, 0) - count)
         return free
-
-    def with_progress(self, change: Callable[[Job], Job]) -> Snapshot:
-        """Return the snapshot with each job changed in its spec and progress only."""
-        return UnreadSnapshot.of_parts(
-            self.now_s,
-            self.cluster,
-            lambda: tuple([change(job) for job in self.jobs]),
-            running=self.running,
-            others=tuple([change(job) for job in self.others]),
-            spare=self.spare,
-            occupied=self.occupied,
-            rules=self.rules,
-            ended=self.ended,
-        )
-
-
-class UnreadSnapshot(Snapshot):
-    """A snapshot whose `jobs` are made when they are first read.
-
-    In most rounds within a round's length nothing but the queue is read.
-    """
-
-    @classmethod
-    def of_parts(
-        cls,
-        now_s: float,
-        cluster: Cluster,
-        read: Callable[[], tuple[Job, ...]],
-        *,
-        running: Mapping[JobId, Allocation],
-        others: tuple[Job, ...],
-        spare: Mapping[Slot, int],
-        occupied: tuple[tuple[Slot, int], ...] = (),
-        rules: GangRules,
-        ended: tuple[Ended, ...],
-    ) -> Snapshot:
-        """Return the snapshot with the jobs that `read` returns, at any later time.
-
-        `running`, `others` and `spare` are what the properties would return for these jobs.
-        """
-        snapshot = cls.__new__(cls)
-        snapshot.__dict__.update(
-            now_s=now_s, cluster=cluster, occupied=occupied, rules=rules, ended=ended,
-            running=running, others=others, spare=spare, _read=read,
-        )  # fmt: skip
-        return snapshot
-
-    if not TYPE_CHECKING:
-
-        @cached_property
-        def jobs(self) -> tuple[Job, ...]:
-            """Return the jobs, in canonical order."""
-            return self._read()

@@ -108,7 +108,7 @@ class Remembering:
     def foresee(self, snapshot: Snapshot, round_s: float) -> dict[JobId, Gang]:
         """Return the gangs of the jobs that are expected to start next, in order; {} in doubt."""
         # Loaded in mode `steer`, which alone foresees starts.
-        from hadar_slurm.sim.onward import begins
+        from hadar_slurm.sim.onward import after, begins
 
         try:
             found = begins(
@@ -116,8 +116,7 @@ class Remembering:
                 self.forecaster,
                 is_enough=lambda begun: len(begun) >= _MOST_FORESEEN,
                 round_s=round_s,
-                clock=time.perf_counter,
-                limit_s=_FORESIGHT_S,
+                is_late=after(time.perf_counter, _FORESIGHT_S),
                 memory=self.memory,
             )
         except HadarError as error:

@@ -131,6 +131,10 @@ class Description:
         if self.copies > 1 and self.shape != Shape(1, self.gpus):
             raise JobSpecError("a copy of a forked job needs all its GPUs on one node")
         self._check_gangs()
+        self._check_throughputs()
+        self._check_costs()
+
+    def _check_throughputs(self) -> None:
         for gpu_type, throughput in self.throughputs.items():
             if isinstance(throughput, bool) or not isinstance(throughput, int | float):
                 raise JobSpecError(f"throughput of {gpu_type} must be a number, not {throughput!r}")
@@ -139,6 +143,8 @@ class Description:
                 raise JobSpecError(f"throughput of {gpu_type} must be {wanted}, not {throughput!r}")
         if not self.workload and not any(self.throughputs.values()):
             raise JobSpecError("the throughput is 0 on every GPU type given")
+
+    def _check_costs(self) -> None:
         loss_s = self.restart_loss_s
         if isinstance(loss_s, bool) or not (loss_s == 0 or MIN_LOSS_S <= loss_s <= MAX_LOSS_S):
             wanted = f"{MIN_LOSS_S:g} to {MAX_LOSS_S:g} s"
@@ -264,53 +270,58 @@ def decode(comment: str) -> Description | None:
         raise JobSpecError(f"description of version {tree['hadar']!r}, this reads {VERSION}")
     if unknown := sorted(set(tree) - _KEYS):
         raise JobSpecError(f"unknown key {unknown[0]!r} in the job's description")
-    throughputs, limit_s = tree.get("rates", {}), tree.get("limit_s", 0.0)
-    asks = tree.get("asks", {})
-    restart, loss_s = tree.get("restart_cost_s"), tree.get("restart_loss_s", 0.0)
-    numbers = isinstance(restart, int | float | None) and all(
-        isinstance(number, int | float) for number in (limit_s, loss_s)
-    )
-    if not (numbers and isinstance(throughputs, dict)):
-        text = "rates, limit_s, restart_cost_s or restart_loss_s of the job's description has the"
-        raise JobSpecError(f"{text} wrong form")
-    types, memory_gb = tree.get("types", []), tree.get("memory_gb", 0.0)
-    capability = tree.get("capability", 0.0)
-    if not (
-        isinstance(types, list)
-        and all(isinstance(name, str) for name in types)
-        and isinstance(memory_gb, int | float)
-        and isinstance(capability, int | float)
-    ):
-        text = "types, memory_gb or capability of the job's description has the wrong form"
-        raise JobSpecError(text)
-    sizes = {name: tree.get(name, {}) for name in ("gangs", "cores", "mem_mb")}
-    if wrong := [name for name, value in sizes.items() if not isinstance(value, dict)]:
-        raise JobSpecError(f"{wrong[0]} of the job's description has the wrong form")
-    if not isinstance(asks, dict):
-        raise JobSpecError(f"no request for GPUs and nodes: {asks!r}")
+    _check_forms(tree)
     return Description(
         steps=tree.get("steps", 0),
-        limit_s=limit_s,
+        limit_s=tree.get("limit_s", 0.0),
         gpus=tree.get("gpus", 1),
-        asks=asks,
+        asks=tree.get("asks", {}),
         workload=str(tree.get("workload", "")),
-        throughputs=throughputs,
-        needs=Needs(types=tuple(types), memory_gb=memory_gb, compute_capability=capability),
+        throughputs=tree.get("rates", {}),
+        needs=Needs(
+            types=tuple(tree.get("types", [])),
+            memory_gb=tree.get("memory_gb", 0.0),
+            compute_capability=tree.get("capability", 0.0),
+        ),
         excludes=str(tree.get("excludes", "")),
         time_on=str(tree.get("time_on", "")),
         shape=parse_shape(str(tree["shape"])) if tree.get("shape") else None,
         copies=tree.get("copies", 1),
-        gangs=sizes["gangs"],
-        cores=sizes["cores"],
-        memory_mb=sizes["mem_mb"],
+        gangs=tree.get("gangs", {}),
+        cores=tree.get("cores", {}),
+        memory_mb=tree.get("mem_mb", {}),
         checkpoint=tree.get("checkpoint") is True,
-        restart_loss_s=loss_s,
-        restart_cost_s=restart,
+        restart_loss_s=tree.get("restart_loss_s", 0.0),
+        restart_cost_s=tree.get("restart_cost_s"),
         is_held=tree.get("held") is True,
         is_steered=tree.get("steered") is True,
         leaves=tree.get("leave") is True,
         comment=str(tree.get("comment", "")),
     )
+
+
+def _check_forms(tree: Mapping[str, object]) -> None:
+    """Raise JobSpecError if a value is of a type that `Description` does not check."""
+    restart = tree.get("restart_cost_s")
+    numbers = isinstance(restart, int | float | None) and all(
+        isinstance(tree.get(name, 0.0), int | float) for name in ("limit_s", "restart_loss_s")
+    )
+    if not (numbers and isinstance(tree.get("rates", {}), dict)):
+        text = "rates, limit_s, restart_cost_s or restart_loss_s of the job's description has the"
+        raise JobSpecError(f"{text} wrong form")
+    types = tree.get("types", [])
+    if not (
+        isinstance(types, list)
+        and all(isinstance(name, str) for name in types)
+        and all(isinstance(tree.get(n, 0.0), int | float) for n in ("memory_gb", "capability"))
+    ):
+        text = "types, memory_gb or capability of the job's description has the wrong form"
+        raise JobSpecError(text)
+    for name in ("gangs", "cores", "mem_mb"):
+        if not isinstance(tree.get(name, {}), dict):
+            raise JobSpecError(f"{name} of the job's description has the wrong form")
+    if not isinstance(asks := tree.get("asks", {}), dict):
+        raise JobSpecError(f"no request for GPUs and nodes: {asks!r}")
 
 
 def may_ask(asks: Mapping[str, object]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -100,87 +100,106 @@ def scenario_by(name: str | None, traces: Sequence[str]) -> Scenario | None:
     return scenario
 
 
+@dataclass(frozen=True, slots=True)
+class CompareOptions:
+    """The options of `hadar compare` for its runs, as given."""
+
+    cluster: str
+    gpus_per_node: int
+    throughputs: Path | None
+    reference: str
+    gpu_speeds: str
+    leave_out_unfit: bool
+    rules: str
+    speeds: str
+    sizes: str
+    limits: str
+    history: str
+    adoption: str | None
+    movable: str | None
+    round_seconds: float
+    restart_seconds: str | None
+    copies: int | None
+    aggregation_seconds: float
+
+
 def cells_of(
     scenario: Scenario | None,
     traces: Sequence[str],
     choices: Overrides,
     console: Console,
-    *,
-    cluster: str,
-    gpus_per_node: int,
-    throughputs: Path | None,
-    reference: str,
-    gpu_speeds: str,
-    leave_out_unfit: bool,
-    rules: str,
-    speeds: str,
-    sizes: str,
-    limits: str,
-    history: str,
-    adoption: str | None,
-    movable: str | None,
-    round_seconds: float,
-    restart_seconds: str | None,
-    copies: int | None,
-    aggregation_seconds: float,
+    options: CompareOptions,
 ) -> list[Cell]:
     """Return the runs of a scenario, or of traces with the command's options; print notes."""
-    table, say = read_table(throughputs), partial(_say, console)
-    choices = with_sizes(choices, sizes, limits, history)
-    nodes = read_cluster(cluster, gpus_per_node=gpus_per_node)
-    chosen_rules = choices_of("--rules", rules, RULES)
+    table, say = read_table(options.throughputs), partial(_say, console)
+    choices = with_sizes(choices, options.sizes, options.limits, options.history)
+    nodes = read_cluster(options.cluster, gpus_per_node=options.gpus_per_node)
+    chosen_rules = choices_of("--rules", options.rules, RULES)
     reading = TraceOptions(
         table,
         nodes,
-        reference=reference,
-        gpu_speeds=parse_gpu_speeds(gpu_speeds),
-        leaves_out_unfit=leave_out_unfit,
+        reference=options.reference,
+        gpu_speeds=parse_gpu_speeds(options.gpu_speeds),
+        leaves_out_unfit=options.leave_out_unfit,
         rules=tuple(GAVEL_RULES if name == _GAVEL else GangRules() for name in chosen_rules),
-        must_fit_where_held=adoption is not None,
+        must_fit_where_held=options.adoption is not None,
     )
-    if adoption is not None:
-        shares = _numbers("--adoption", adoption)
+    if options.adoption is not None:
+        shares = _numbers("--adoption", options.adoption)
         choices = with_adoption(choices, shares, chosen_rules, is_scenario=scenario is not None)
-    choices = replace(choices, movable=_shares("--movable", movable))
+    choices = replace(choices, movable=_shares("--movable", options.movable))
     if scenario:
-        if choices.movable:
-            raise UsageError("--movable: scenarios take none; give traces")
-        if choices.sizes != (ORACLE,) and not scenario.takes_lists:
-            raise UsageError(f"--sizes: scenario {scenario.name} has sizes of its own")
-        if choices.history:
-            raise UsageError(f"--history: scenario {scenario.name} takes none")
+        _check_scenario(scenario, choices)
         own_rules = replace(reading, rules=(GangRules(),))
         given = read_workload_lists(traces, own_rules, first=choices.first, say=say)
         return scenario.cells(replace(choices, workloads=given), table)
     drawn = list(_drawn(traces, reading, choices, say))
-    max_copies = at_least_one("--copies", copies) or len(nodes.nodes)
-    averaging_s = number_of("--aggregation-seconds", aggregation_seconds)
-    round_s = number_of("--round-seconds", round_seconds, above=True)
-    cell = partial(Cell, cluster=nodes, cluster_name=cluster)
+    round_s = number_of("--round-seconds", options.round_seconds, above=True)
     cells: list[Cell] = []
     for name in chosen_rules:
         default = "0" if name == _GAVEL else "30"
-        costs = default if restart_seconds is None else restart_seconds
+        costs = default if options.restart_seconds is None else options.restart_seconds
+        settings = ExperimentSettings(round_s=round_s, rules=name)
         for workload in _workloads(drawn, nodes, choices, costs):
-            # Forking policies get jobs that may be forked.
-            specs = forked(workload.specs, max_copies=max_copies, aggregation_s=averaging_s)
-            copied = replace(workload, specs=tuple(specs))
-            for known in choices_of("--speeds", speeds, SPEEDS):
-                for size in choices.sizes or (ORACLE,):
-                    check_limits(size, workload.name, workload.specs)
-                    settings = ExperimentSettings(
-                        round_s=round_s, rules=name, speeds=known, sizes=size
-                    )
-                    if choices.adoption:
-                        cells += adoption_cells(
-                            cell(workload=workload, policy=DEFAULT_POLICY, settings=settings),
-                            choices,
-                        )
-                        continue
-                    for policy in choices.policies or POLICY_NAMES:
-                        jobs = copied if policy in FORKING else workload
-                        cells.append(cell(workload=jobs, policy=policy, settings=settings))
+            cell = Cell(
+                workload=workload,
+                cluster=nodes,
+                cluster_name=options.cluster,
+                policy=DEFAULT_POLICY,
+                settings=settings,
+            )
+            cells += _cells_of(cell, choices, options)
     return cells
+
+
+def _check_scenario(scenario: Scenario, choices: Overrides) -> None:
+    """Raise UsageError for options that the scenario does not take."""
+    if choices.movable:
+        raise UsageError("--movable: scenarios take none; give traces")
+    if choices.sizes != (ORACLE,) and not scenario.takes_lists:
+        raise UsageError(f"--sizes: scenario {scenario.name} has sizes of its own")
+    if choices.history:
+        raise UsageError(f"--history: scenario {scenario.name} takes none")
+
+
+def _cells_of(cell: Cell, choices: Overrides, options: CompareOptions) -> Iterator[Cell]:
+    """Yield the runs of one workload under some rules, by speeds, sizes and policies."""
+    workload, nodes = cell.workload, cell.cluster
+    max_copies = at_least_one("--copies", options.copies) or len(nodes.nodes)
+    averaging_s = number_of("--aggregation-seconds", options.aggregation_seconds)
+    # Forking policies get jobs that may be forked.
+    specs = forked(workload.specs, max_copies=max_copies, aggregation_s=averaging_s)
+    copied = replace(workload, specs=tuple(specs))
+    for known, size in product(
+        choices_of("--speeds", options.speeds, SPEEDS), choices.sizes or (ORACLE,)
+    ):
+        check_limits(size, workload.name, workload.specs)
+        each = replace(cell, settings=replace(cell.settings, speeds=known, sizes=size))
+        if choices.adoption:
+            yield from adoption_cells(each, choices)
+            continue
+        for policy in choices.policies or POLICY_NAMES:
+            yield replace(each, workload=copied if policy in FORKING else workload, policy=policy)
 
 
 def _shares(option: str, text: str | None) -> tuple[float, ...]:

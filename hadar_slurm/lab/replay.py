@@ -11,7 +11,8 @@ from rich.table import Table
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.errors import HadarError
-from hadar_slurm.lab.study.experiment import Result, run_experiment
+from hadar_slurm.lab.study.experiment import run_experiment, telling_ended
+from hadar_slurm.lab.study.figures import Result
 from hadar_slurm.policies.registry import make_policy
 
 _HOUR_S = 3600.0
@@ -30,7 +31,8 @@ def replayed(
                 progress.update(task, completed=done)
 
             try:
-                results.append(run_experiment(specs, cluster, make_policy(name), on_progress=show))
+                tell = telling_ended(show)
+                results.append(run_experiment(specs, cluster, make_policy(name), on_round=tell))
             except HadarError as error:
                 text = f"replay with {name}: {error}; --no-replay leaves it out"
                 raise HadarError(text) from error

@@ -13,17 +13,19 @@ from rich.table import Table
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
+from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.journal import Journal
 from hadar_slurm.lab.assumed_speeds import speeds_note
 from hadar_slurm.lab.checks import number_of
 from hadar_slurm.lab.garbage import rare_collections
 from hadar_slurm.lab.study.bounds import Bounds
-from hadar_slurm.lab.study.experiment import ExperimentSettings, Result, run_experiment
+from hadar_slurm.lab.study.experiment import ExperimentSettings, Told, run_experiment, telling_ended
 from hadar_slurm.lab.study.failures import draw_failures
+from hadar_slurm.lab.study.figures import Result
 from hadar_slurm.lab.study.tables import show_notes
 from hadar_slurm.lab.traces.speeds import TypeSpeed
-from hadar_slurm.policies.registry import make_policy
+from hadar_slurm.policies.policy import Policy
 from hadar_slurm.sim.backend import Failure
 
 _HOUR_S = 3600.0
@@ -52,8 +54,7 @@ def failures_of(
 def run_with_bar(
     specs: list[JobSpec],
     nodes: Cluster,
-    policy: str,
-    utility: str,
+    policy: Policy,
     settings: ExperimentSettings,
     journal: Path | None,
     history: Sequence[JobSpec] = (),
@@ -80,15 +81,21 @@ def run_with_bar(
             transient=True,
         ) as progress,
     ):
-        task = progress.add_task(policy, total=len(specs))
+        task = progress.add_task(policy.name, total=len(specs))
+        tell = telling_ended(lambda done: progress.update(task, completed=done))
+
+        def read(record: RoundRecord) -> None:
+            tell(record)
+            if file:
+                file.write(record)
+
         return run_experiment(
             specs,
             nodes,
-            make_policy(policy, utility=utility),
+            policy,
             settings,
-            history=history,
-            on_progress=lambda done: progress.update(task, completed=done),
-            on_round=file.write if file else None,
+            told=Told(history=history),
+            on_round=read,
         )
 
 

@@ -61,17 +61,17 @@ class LinearProgram:
         row_lower: Floats,
         row_upper: Floats,
         *,
-        lower: Floats | None = None,
-        upper: Floats | None = None,
+        bounds: tuple[Floats | None, Floats | None] = (None, None),
         integer: NDArray[np.bool_] | None = None,
     ) -> LinearProgram:
         """Return a program from blocks of (rows, columns, values), scalars for constant ones.
 
-        Without other bounds, x is at least 0.
+        `bounds` are the lower and the upper ones of x: without them x is at least 0.
         """
         parts = zip(*(np.broadcast_arrays(*block) for block in blocks), strict=True)
         rows, columns, values = map(np.concatenate, parts)
         entries = (rows.astype(np.int32), columns.astype(np.int32), values.astype(np.float64))
+        lower, upper = bounds
         lower = np.zeros(len(cost)) if lower is None else lower
         upper = np.full(len(cost), np.inf) if upper is None else upper
         return cls(cost, *entries, row_lower, row_upper, lower, upper, integer)

@@ -64,7 +64,6 @@ class Dealer:
         """
         if end.is_complete or not here:
             return replace(end, ahead={}, together=False)
-        assignment = self._assignment()
         kind = IntervalKind.AVERAGED if is_averaged else self.kind(end, here)
         # After an interval that counted nothing all take the state of an earlier end.
         is_alike = (end.with_state and end.has_state) or bool(end.spoilt)
@@ -76,20 +75,10 @@ class Dealer:
             worth_s = cost_s / self.settings.cost_part
             length_s = self._length_s(shortest_s, worth_s, end.length_s)
             return replace(end, ahead={}, together=True, length_s=length_s)
-        weights: Mapping[int, float] = _assigned(assignment, here.keys())
-        if weights and assignment is not None and assignment.slot_s <= 0:
-            length_s, budget = 0.0, sum(weights.values())
-        else:
-            known = [speed for speed in here.values() if speed > 0]
-            is_measured = bool(weights or known)
-            # A copy not yet measured has the mean speed of the measured ones.
-            usual = sum(known) / len(known) if known else 1.0
-            weights = weights or {copy: speed or usual for copy, speed in here.items()}
-            step_s = 1.0 / min(weights.values()) if is_measured else 0.0
-            worth_s = self._worth_s(cost_s, blocked_s)
-            length_s = self._length_s(shortest_s, max(worth_s, step_s), end.length_s)
-            # At first a step each, to see how fast they are.
-            budget = max(len(weights), sum(weights.values()) * length_s * is_measured)
+        worth_s = self._worth_s(cost_s, blocked_s)
+        weights, length_s, budget = self._weighed(
+            here, lambda step_s: self._length_s(shortest_s, max(worth_s, step_s), end.length_s)
+        )
         if kind is IntervalKind.WATCHED:
             weights, budget = dict.fromkeys(weights, 1.0), len(weights)
         quotas = handoff.shares(min(round(budget), len(end.todo)), weights)
@@ -108,6 +97,26 @@ class Dealer:
             length_s=length_s,
             with_state=with_state,
         )
+
+    def _weighed(
+        self, here: Mapping[int, float], length_s: Callable[[float], float]
+    ) -> tuple[Mapping[int, float], float, float]:
+        """Return each copy's weight, how long the interval lasts, and the steps of all copies.
+
+        `length_s` returns the length for the time that a step takes on the slowest copy.
+        """
+        assignment = self._assignment()
+        weights: Mapping[int, float] = _assigned(assignment, here.keys())
+        if weights and assignment is not None and assignment.slot_s <= 0:
+            return weights, 0.0, sum(weights.values())
+        known = [speed for speed in here.values() if speed > 0]
+        is_measured = bool(weights or known)
+        # A copy not yet measured has the mean speed of the measured ones.
+        usual = sum(known) / len(known) if known else 1.0
+        weights = weights or {copy: speed or usual for copy, speed in here.items()}
+        lasts_s = length_s(1.0 / min(weights.values()) if is_measured else 0.0)
+        # At first a step each, to see how fast they are.
+        return weights, lasts_s, max(len(weights), sum(weights.values()) * lasts_s * is_measured)
 
     def _is_with_state(
         self, slot: int, cost_s: float, with_state_s: float, length_s: float

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import NamedTuple
 
 from hadar_slurm.runtime.averaging import merging, state
 from hadar_slurm.runtime.averaging.consolidation import check_alike
@@ -24,6 +25,13 @@ from hadar_slurm.runtime.files.tensors import TensorFile, TensorFileError
 from hadar_slurm.runtime.settings import Settings
 
 log = logging.getLogger(__name__)
+
+
+class Then(NamedTuple):
+    """What follows a synchronous interval: copies that are to average, or why training is over."""
+
+    costly: Sequence[int] = ()
+    stopped: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,30 +84,17 @@ class Ending:
         named: state.Named,
         base: TensorFile | None,
         here: Mapping[int, float],
-        costly: Sequence[int] = (),
-        stopped: str = "",
+        then: Then,
     ) -> SlotEnd | None:
         """Write the end of an interval that copies have trained synchronously, by the state of one.
 
-        `applied` are the steps since `end` that it includes, `base` a file before them. `costly`
-        are copies that are to average next, `stopped` is why the training is over. Returns None
-        where another copy has ended the interval; raises OSError.
+        `applied` are the steps since `end` that it includes, `base` a file before them. Returns
+        None where another copy has ended the interval; raises OSError.
         """
         begun_s = time.monotonic()
         tensors: merging.Streams = dict(named[0])
         facts = named[1]
-        after = replace(
-            end,
-            id=secrets.token_hex(4),
-            slot=end.slot + 1,
-            done=end.done | applied,
-            dealt={},
-            spoilt=(),
-            states=(*end.state_slots[-1:], end.slot + 1),
-            costly=tuple(sorted(costly or end.costly)),
-            stopped=stopped,
-            rate_factor=1.0,
-        )
+        after = _after_together(end, applied, then)
         if fault := fault_in(named[0].items(), facts, base):
             log.warning("slot %d is left out: %s", after.slot, fault)
             spoilt = (*end.spoilt, f"slot {after.slot}: {fault}")[-MOST_SPOILT:]
@@ -109,7 +104,7 @@ class Ending:
             tensors, facts = merging.unchanged(found[1])
             after = replace(after, done=end.done, spoilt=spoilt, states=end.state_slots)
         cost_s, with_state_s = self.costs.total_s, self.costs.with_state_s
-        after = self.dealer.deal(after, here, cost_s, with_state_s, is_averaged=bool(costly))
+        after = self.dealer.deal(after, here, cost_s, with_state_s, is_averaged=bool(then.costly))
         if not self.slots.end_as(after, tensors, facts):
             return None
         made_s = time.monotonic() - begun_s
@@ -198,3 +193,19 @@ class Ending:
             elif len(part.done):
                 usable.append((part, file))
         return usable, faults
+
+
+def _after_together(end: SlotEnd, applied: Ranges, then: Then) -> SlotEnd:
+    """Return the end of a synchronous interval after `end`, to which nothing is dealt yet."""
+    return replace(
+        end,
+        id=secrets.token_hex(4),
+        slot=end.slot + 1,
+        done=end.done | applied,
+        dealt={},
+        spoilt=(),
+        states=(*end.state_slots[-1:], end.slot + 1),
+        costly=tuple(sorted(then.costly or end.costly)),
+        stopped=then.stopped,
+        rate_factor=1.0,
+    )

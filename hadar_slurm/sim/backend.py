@@ -25,13 +25,14 @@ from hadar_slurm.core.cluster import (
 )
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase
-from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot, UnreadSnapshot
+from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
 from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.errors import HadarError
 from hadar_slurm.sim.columns import Columns
 from hadar_slurm.sim.in_order import InOrder
 from hadar_slurm.sim.job import SimJob
+from hadar_slurm.sim.unread_snapshot import UnreadJobs, UnreadSnapshot
 
 GAVEL_RULES = GangRules(is_uniform=False, may_mix_types=False, counts_spread=False)
 
@@ -142,10 +143,7 @@ class SimBackend:
         return UnreadSnapshot.of_parts(
             self.now_s,
             self.cluster,
-            read,
-            running=running,
-            others=tuple(others.values()),
-            spare=self._free.copy(),
+            UnreadJobs(read, running, tuple(others.values()), self._free.copy()),
             rules=self.rules,
             ended=ended,
         )

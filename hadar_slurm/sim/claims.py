@@ -15,6 +15,7 @@ from hadar_slurm.core.throughput_model import Place, rows_of
 from hadar_slurm.engine.actions import Action, Outcome
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.sim.backend import SimBackend
+from hadar_slurm.sim.unread_snapshot import with_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class ClaimsBackend:
             for end in snapshot.ended:
                 if end.job_id in self.claims:
                     self._learn(self.world.sim_jobs[end.job_id].spec, end.end_s)
-        return snapshot.with_progress(self._as_claimed)
+        return with_progress(snapshot, self._as_claimed)
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
         """Apply the actions to the simulated cluster."""

@@ -17,6 +17,7 @@ from hadar_slurm.core.type_failures import Work
 from hadar_slurm.engine.actions import Action, Outcome
 from hadar_slurm.engine.backend import Backend, Wake
 from hadar_slurm.sim.backend import SimBackend
+from hadar_slurm.sim.unread_snapshot import with_progress
 
 # What ended and what trains counts after this time at the latest.
 _RENEW_S = 1800.0
@@ -55,7 +56,7 @@ class SizesBackend:
                     self.durations.see(job.job_id, work_of(job.spec), trained_s)
                 self.durations.renew()
                 self._queued.clear()
-        return snapshot.with_progress(self._as_believed)
+        return with_progress(snapshot, self._as_believed)
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
         """Apply the actions to the simulated cluster."""

@@ -10,7 +10,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.core.job import Job, Phase
@@ -18,7 +17,7 @@ from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.journal import Line, gang_tree
 from hadar_slurm.journal.values import credits_of, snapshot_of
 from hadar_slurm.policies.policy import Policy
-from hadar_slurm.sim.onward import Begin, begins
+from hadar_slurm.sim.onward import Begin, after, begins
 from hadar_slurm.status.claims import BelievedLess
 from hadar_slurm.status.jobs import Forked, forked_of, state_of
 
@@ -113,16 +112,36 @@ def explain(
     job = snapshot.by_id.get(job_id)
     if job is None:
         return None
+    found = _explained(line, snapshot, job, policy)
+    is_placed = job.phase is not Phase.QUEUED
+    planned = (line["plan"] or {}).get(job_id)
+    if is_placed or planned or not forecasts:
+        return found
+
+    def forecast(seen: Snapshot) -> Mapping[JobId, Begin]:
+        return begins(
+            seen,
+            policy,
+            is_enough=lambda begun: job_id in begun,
+            round_s=float(line["length_s"]),
+            is_late=after(clock, limit_s),
+        )
+
+    return _with_forecast(found, snapshot, job, forecast)
+
+
+def _explained(line: Line, snapshot: Snapshot, job: Job, policy: Policy) -> Explanation:
+    """Return what a line says of a job."""
     throughput = sum(gang.throughput(job.spec.throughputs) for gang in job.allocation.gangs)
     is_placed = job.phase is not Phase.QUEUED
-    found = Explanation(
-        job=job_id,
+    return Explanation(
+        job=job.job_id,
         phase=job.phase,
-        state=state_of(line["jobs"][job_id]),
+        state=state_of(line["jobs"][job.job_id]),
         round=int(line["round"]),
         time_s=snapshot.now_s,
         policy=str(line["policy"]),
-        reason=str(line["waiting"].get(job_id, "")),
+        reason=str(line["waiting"].get(job.job_id, "")),
         gpus=job.spec.num_gpus,
         gpus_held=sum(gang.num_gpus for gang in job.allocation.gangs),
         steps_done=job.progress.steps_done,
@@ -134,23 +153,20 @@ def explain(
         goes_by_limit=job.limit_left_s is not None and _is_shared(policy, snapshot),
         claimed_steps=job.spec.claimed_steps,
         believed_less=_believed_less(line, snapshot.now_s, job.spec.user),
-        forked=forked_of(line, job_id),
+        forked=forked_of(line, job.job_id),
         ends_in_s=job.steps_left / throughput if is_placed and throughput > 0 else None,
     )
-    planned = (line["plan"] or {}).get(job_id)
-    if is_placed or planned or not forecasts:
-        return found
-    round_s = float(line["length_s"])
-    forecast = partial(
-        begins,
-        policy=policy,
-        is_enough=lambda begun: job_id in begun,
-        round_s=round_s,
-        clock=clock,
-        limit_s=limit_s,
-    )
+
+
+def _with_forecast(
+    found: Explanation,
+    snapshot: Snapshot,
+    job: Job,
+    forecast: Callable[[Snapshot], Mapping[JobId, Begin]],
+) -> Explanation:
+    """Return what is found with the start of a waiting job, also if it could be moved."""
     begun = forecast(snapshot)
-    begins_s = begun[job_id].in_s if job_id in begun else math.inf
+    begins_s = begun[job.job_id].in_s if job.job_id in begun else math.inf
     ahead = tuple(name for name, begin in begun.items() if begin.in_s < begins_s)
     found = replace(found, expected=_expected(job, begun), ahead=ahead)
     if job.spec.can_checkpoint:

@@ -18,6 +18,7 @@ from hadar_slurm.engine.actions import Renew
 from hadar_slurm.engine.reconcile import Renewals, reconcile
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.sim.backend import SimBackend
+from hadar_slurm.sim.unread_snapshot import with_progress
 
 Trace = tuple[Cluster, tuple[JobSpec, ...]]
 
@@ -66,7 +67,7 @@ def test_the_parts_of_a_simulated_snapshot_follow_from_its_jobs(
         at_once, later = world.observe(), world.observe()
         unread.append((later, at_once.jobs))
         assert_parts_follow(at_once, at_once.jobs)
-        changed = world.observe().with_progress(with_a_step)
+        changed = with_progress(world.observe(), with_a_step)
         assert_parts_follow(changed, tuple(with_a_step(job) for job in at_once.jobs))
         plan = data.draw(valid_plans(at_once))
         actions = reconcile(at_once, plan, renewals)

@@ -32,7 +32,8 @@ from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.errors import HadarError, SlurmUnavailable
 from hadar_slurm.journal import Line, as_line
 from hadar_slurm.lab.study.bounds import bounds
-from hadar_slurm.lab.study.experiment import RULES, ExperimentSettings, Result, run_experiment
+from hadar_slurm.lab.study.experiment import RULES, ExperimentSettings, run_experiment
+from hadar_slurm.lab.study.figures import Result
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import parse_gavel_trace
 from hadar_slurm.metrics import segments, summarize

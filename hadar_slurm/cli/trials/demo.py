@@ -18,7 +18,7 @@ from hadar_slurm.devcluster.config import parse_nodes
 from hadar_slurm.errors import HadarError
 from hadar_slurm.journal.reader import read_journal
 from hadar_slurm.lab.checks import check_choice
-from hadar_slurm.lab.demo.both_runs import WAYS, both_runs
+from hadar_slurm.lab.demo.both_runs import WAYS, DemoSettings, both_runs
 from hadar_slurm.lab.demo.report import (
     job_table,
     plan_mismatches,
@@ -64,9 +64,7 @@ def demo(
                 scratch,
                 output,
                 console,
-                policy=policy,
-                way=way,
-                tells_steps=steps,
+                DemoSettings(policy, way, steps),
             )
             nodes = Cluster.of(row.node for row in read_nodes(cluster.runner()))
     show_results(output, nodes, plain, hadar, console, as_json=as_json)

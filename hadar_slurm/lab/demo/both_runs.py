@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -40,23 +41,28 @@ WAYS = ("steer", "hold")
 _LINE_EVERY_S = 10.0
 
 
+class DemoSettings(NamedTuple):
+    """What differs between demos: hadard's policy, one of WAYS, and whether jobs tell steps."""
+
+    policy: str
+    way: str
+    tells_steps: bool
+
+
 def both_runs(
     workload: DemoWorkload,
     cluster: LocalCluster,
     scratch: Path,
     output: Path,
     console: Console,
-    *,
-    policy: str,
-    way: str,
-    tells_steps: bool,
+    settings: DemoSettings,
 ) -> tuple[list[JobRun], list[JobRun]]:
     """Run the workload without and with hadard; hadard's journal and log go to `output`."""
     environment = job_environment(cluster.environment())
     config = {
         **CONFIG,
-        "mode": way,
-        "policy": policy,
+        "mode": settings.way,
+        "policy": settings.policy,
         "slurm_conf": cluster.slurm_conf,
         "run_dir": environment["HADAR_RUN_DIR"],
         "spool_dir": cluster.directory / "spool",
@@ -67,7 +73,7 @@ def both_runs(
 
     def run(name: str, *, with_hadar: bool) -> list[JobRun]:
         jobs = fresh_directory(scratch / ("hadar" if with_hadar else "plain"))
-        submitter = Submitter(environment, jobs, with_hadar, tells_steps)
+        submitter = Submitter(environment, jobs, with_hadar, settings.tells_steps)
         runner = cluster.runner()
         with _progress(console, name, len(workload.jobs)) as show:
             return run_jobs(workload.jobs, submitter, runner, limit_s=_LIMIT_S, on_progress=show)

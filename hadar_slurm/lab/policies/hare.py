@@ -194,7 +194,7 @@ def relax(jobs: Sequence[RoundJob], *, limits: SolverLimits | None = None) -> Re
             [(i, columns, values) for i, (columns, values, _) in enumerate(rows)],
             row_lower=np.array([least for _, _, least in rows]),
             row_upper=np.full(len(rows), math.inf),
-            lower=lower,
+            bounds=(lower, None),
         )
         found = solve_lp(program, limits=limits)
         middle = found.x[:num_rounds]

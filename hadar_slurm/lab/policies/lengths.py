@@ -13,6 +13,7 @@ from dataclasses import replace
 from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.snapshot import Snapshot
+from hadar_slurm.sim.unread_snapshot import with_progress
 
 _LEAST_S = 3600.0
 
@@ -39,7 +40,7 @@ def unknown_lengths(snapshot: Snapshot) -> Snapshot:
     usual for heavy-tailed durations. Single-GPU jobs, which are never spread, are unchanged.
     """
     gpu_types = tuple(snapshot.cluster.gpus_by_type)
-    return snapshot.with_progress(lambda job: _with_assumed_length(job, gpu_types))
+    return with_progress(snapshot, lambda job: _with_assumed_length(job, gpu_types))
 
 
 def _with_assumed_length(job: Job, gpu_types: Sequence[GpuType]) -> Job:

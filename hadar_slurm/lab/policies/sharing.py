@@ -268,7 +268,7 @@ def _match(
         # At least one worker; fewer than kappa where the types that a job needs run out.
         row_lower=np.append(np.ones(num_jobs), np.zeros(num_types)),
         row_upper=np.append(kappa, market.room).astype(float),
-        upper=upper.ravel().astype(float),
+        bounds=(None, upper.ravel().astype(float)),
         # With single-GPU workers a corner of the linear program is integral.
         integer=None if (market.units == 1).all() else np.ones(len(cells), dtype=bool),
     )

@@ -25,10 +25,17 @@ from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.errors import HadarError, UsageError
 from hadar_slurm.lab.policies.adoption import Adoption
+from hadar_slurm.lab.provenance import code_digest, machine, versions
 from hadar_slurm.lab.study import occupancy
 from hadar_slurm.lab.study.bounds import Bounds, bounds, forking_bound_s
-from hadar_slurm.lab.study.experiment import ORACLE, ExperimentSettings, Result, run_experiment
-from hadar_slurm.lab.study.provenance import code_digest, machine, versions
+from hadar_slurm.lab.study.experiment import (
+    ORACLE,
+    ExperimentSettings,
+    Told,
+    run_experiment,
+    telling_ended,
+)
+from hadar_slurm.lab.study.figures import Result
 from hadar_slurm.lab.traces.limits import LimitHabits, have_limits
 from hadar_slurm.lab.traces.speeds import TypeSpeed
 from hadar_slurm.policies.policy import DEFAULT_USER_SHARES, Policy
@@ -218,7 +225,7 @@ def with_limits(
     ]
 
 
-def run_cell(cell: Cell, *, on_progress: Callable[[int], None] | None = None) -> Record:
+def run_cell(cell: Cell, *, on_progress: Callable[[int], None] = lambda done: None) -> Record:
     """Run a cell and return its record; a failed run has status `failed` and the error."""
     began = time.perf_counter()
     record: Record = {
@@ -238,9 +245,8 @@ def run_cell(cell: Cell, *, on_progress: Callable[[int], None] | None = None) ->
             cell.cluster,
             cell.make_policy(),
             cell.settings,
-            claims=dict(cell.workload.claims),
-            history=cell.workload.history,
-            on_progress=on_progress,
+            told=Told(dict(cell.workload.claims), cell.workload.history),
+            on_round=telling_ended(on_progress),
         )
         record |= _figures(cell, result, limits)
     except Exception as error:

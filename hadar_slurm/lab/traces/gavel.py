@@ -32,12 +32,7 @@ def read_gavel(
         if not text.strip():
             continue
         place = f"{origin}:{number}"
-        columns = text.rstrip("\r\n").split("\t")
-        if len(columns) != _COLUMNS:
-            other = "ElasticFlow's CSV (job_id,submission_time,...) or of sacct -P (JobID|User|...)"
-            hint = "; was the line cut?" if jobs else f", or the heading of {other}"
-            found = f"{len(columns)} columns, expected {_COLUMNS} with tabs"
-            raise TraceError(f"{place}: {found}{hint}")
+        columns = _columns(text, place, is_first=not jobs)
         name = columns[_WORKLOAD].strip()
         if name not in known:
             known[name] = _throughputs(name, table, place)
@@ -64,6 +59,17 @@ def read_gavel(
         raise TraceError(f"{origin}: no job in it; expected a line for each job")
     weights = f"priority weights are not used; of jobs with another one than 1: {num_weighted}"
     return Trace("gavel", tuple(jobs), places, notes=(weights,) if num_weighted else ())
+
+
+def _columns(text: str, place: str, *, is_first: bool) -> list[str]:
+    """Return a line's columns; raises TraceError if their number is wrong."""
+    columns = text.rstrip("\r\n").split("\t")
+    if len(columns) != _COLUMNS:
+        other = "ElasticFlow's CSV (job_id,submission_time,...) or of sacct -P (JobID|User|...)"
+        hint = f", or the heading of {other}" if is_first else "; was the line cut?"
+        found = f"{len(columns)} columns, expected {_COLUMNS} with tabs"
+        raise TraceError(f"{place}: {found}{hint}")
+    return columns
 
 
 def as_gavel_trace(jobs: Iterable[JobSpec]) -> str:

@@ -46,7 +46,6 @@ def parse_trace(
     *,
     reference: str = DEFAULT_REFERENCE,
     gpu_speeds: Mapping[str, float] | None = None,
-    restart_cost_s: float = 30.0,
 ) -> Trace:
     """Return the workload in a text of any format in `FORMS`; `origin` names it in errors.
 
@@ -57,12 +56,12 @@ def parse_trace(
     lines = split_lines(text)
     form = form_of(text)
     if form == "gavel":
-        return read_gavel(lines, table, origin, restart_cost_s=restart_cost_s)
+        return read_gavel(lines, table, origin)
     read = read_sacct if form == "sacct" else read_elasticflow
     speeds = SpeedTable(
         table, reference, gpu_speeds or {}, tuple(cluster.gpus_by_type) if cluster else ()
     )
-    return read(lines, speeds, origin, restart_cost_s=restart_cost_s)
+    return read(lines, speeds, origin)
 
 
 def form_of(text: str) -> str:

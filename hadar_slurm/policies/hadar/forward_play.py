@@ -387,8 +387,7 @@ class Play:
                     job.kind.num_gpus,
                     job.believed_s,
                     self.urgency,
-                    held=job.held,
-                    restart_s=job.restart_s,
+                    held=None if job.held is None else (job.held, job.restart_s),
                 )
                 for job in jobs
             ],

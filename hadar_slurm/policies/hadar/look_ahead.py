@@ -54,7 +54,7 @@ from hadar_slurm.policies.hadar.forward_play import Play, PlayedJob, Pools, Reso
 from hadar_slurm.policies.hadar.history import History
 from hadar_slurm.policies.hadar.kinds import Kinds
 from hadar_slurm.policies.hadar.makespan_lp import Horizon, Planned
-from hadar_slurm.policies.hadar.ways import Typing, Way
+from hadar_slurm.policies.hadar.ways import AsPlanned, Typing, Way
 
 # The weights of the makespan and of the slow-down beside the mean completion time.
 _MAKESPAN, _LAST_MAKESPAN, _SLOWDOWN = 0.35, 0.5, 0.15
@@ -115,6 +115,19 @@ class Outlook:
     num_jobs: int
     # The sum over all jobs of the time from now, or from arrival, to the end.
     job_seconds: float
+
+    @classmethod
+    def of(cls, ended: Sequence[PlayedJob]) -> Outlook:
+        """Return what a play has come to whose jobs have all ended."""
+        times_s = [job.end_s - job.submitted_s for job in ended]
+        slowdowns = map(truediv, times_s, (job.alone_s for job in ended))
+        return cls(
+            mean_jct_s=sum(times_s) / len(ended),
+            makespan_s=max(job.end_s for job in ended),
+            slowdown=sum(slowdowns) / len(ended),
+            num_jobs=len(ended),
+            job_seconds=sum(job.end_s - max(0.0, job.submitted_s) for job in ended),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +192,7 @@ class View:
         """Return a way's outlook, None if the steps did not suffice; the jobs; the steps taken."""
         decided = dict(way.decided)
         jobs = [self._played(job, way, decided.get(job.job_id)) for job in self.jobs]
-        # The nodes of a former job may be closed now.
-        expected = [(in_s, job) for in_s, job in self.expected if self.kinds.of(job).best > 0]
-        coming = [self._expected(in_s, job, way) for in_s, job in expected]
-        for played, (_, job), chance in zip(coming, expected, chances(), strict=False):
-            if job.belief:
-                played.left_s = job.belief.rest_s(0.0, chance)
-                played.alone_s, played.belief = played.left_s, job.belief
-        jobs += coming
+        jobs += self._coming(way)
         now_s = self.kinds.allocator.snapshot.now_s
         horizon_s = self.horizon.ends_s - now_s if self.horizon else 0.0
 
@@ -196,8 +202,7 @@ class View:
             if job.planned:
                 critical = way.rank_if_critical(
                     left_s,
-                    job.planned * left_s,
-                    job.planned_speeds,
+                    AsPlanned(job.planned * left_s, *job.planned_speeds),
                     horizon_s - played_s,
                     max(pace.round_s, pace.growth * played_s),
                     is_running=bool(job.parts),
@@ -220,18 +225,18 @@ class View:
         )
         is_whole = play.run()
         ended = [job for job in jobs if job.end_s < math.inf]
-        if not (is_whole and ended):
-            return None, jobs, play.steps
-        times_s = [job.end_s - job.submitted_s for job in ended]
-        slowdowns = map(truediv, times_s, (job.alone_s for job in ended))
-        outlook = Outlook(
-            mean_jct_s=sum(times_s) / len(ended),
-            makespan_s=max(job.end_s for job in ended),
-            slowdown=sum(slowdowns) / len(ended),
-            num_jobs=len(ended),
-            job_seconds=sum(job.end_s - max(0.0, job.submitted_s) for job in ended),
-        )
-        return outlook, jobs, play.steps
+        return Outlook.of(ended) if is_whole and ended else None, jobs, play.steps
+
+    def _coming(self, way: Way) -> list[PlayedJob]:
+        """Return the jobs that are expected to arrive."""
+        # The nodes of a former job may be closed now.
+        expected = [(in_s, job) for in_s, job in self.expected if self.kinds.of(job).best > 0]
+        coming = [self._expected(in_s, job, way) for in_s, job in expected]
+        for played, (_, job), chance in zip(coming, expected, chances(), strict=False):
+            if job.belief:
+                played.left_s = job.belief.rest_s(0.0, chance)
+                played.alone_s, played.belief = played.left_s, job.belief
+        return coming
 
     def _played(self, job: Job, way: Way, decided: TypeIndex | None) -> PlayedJob:
         """Return a job as it is now; `decided`: the type on which it goes first."""
@@ -325,13 +330,8 @@ def choose(
         incumbent = replace(incumbent, promoted=incumbent.promoted & present)
         trial.play(incumbent)
     may_move = {job.spec.can_checkpoint for job in view.jobs}
-    first, *others = [Way(exponent, Typing.REGRET) for exponent in _ORDERS]
-    if not view.expected:
-        others.append(Way(_ORDERS[0], Typing.REGRET, urgency=_LITTLE_URGENCY))
-    if True in may_move:
-        fastest = [Way(exponent, Typing.FASTEST) for exponent in _FASTEST_ORDERS]
-        others += fastest
-    bases = [first, *others]
+    bases = _bases(view, may_move=True in may_move)
+    first, *others = bases
     knows = not view.drawn_s
     trial.play(first, *([Way(critical_first=True)] if knows else []), *others)
     if view.is_end and knows:
@@ -352,6 +352,16 @@ def choose(
         scores[incumbent] -= _KEEPS
     best = min(scores, key=scores.__getitem__)
     return best, trial.outlooks[best].makespan_s, len(scores)
+
+
+def _bases(view: View, *, may_move: bool) -> list[Way]:
+    """Return the ways of which others are variants; `may_move`: whether any job can save."""
+    bases = [Way(exponent, Typing.REGRET) for exponent in _ORDERS]
+    if not view.expected:
+        bases.append(Way(_ORDERS[0], Typing.REGRET, urgency=_LITTLE_URGENCY))
+    if may_move:
+        bases += [Way(exponent, Typing.FASTEST) for exponent in _FASTEST_ORDERS]
+    return bases
 
 
 def _thinned(nodes: Sequence[int], step: int) -> list[int]:

@@ -205,5 +205,8 @@ def _program(
         (work, capacity_used, capacity_given, time_used, time_given),
         row_lower=np.append(work_s / unit_s, np.full(types + num_long, -np.inf)),
         row_upper=np.repeat([np.inf, 0.0], [num, types + num_long]),
-        upper=np.append(np.where(runs, np.inf, 0.0), np.inf if at_most is None else at_most),
+        bounds=(
+            None,
+            np.append(np.where(runs, np.inf, 0.0), np.inf if at_most is None else at_most),
+        ),
     )

@@ -54,7 +54,7 @@ from hadar_slurm.policies.hadar.makespan_lp import Demand, Horizon, find_horizon
 from hadar_slurm.policies.hadar.shares import IMMOVABLE, Leads, Shares
 from hadar_slurm.policies.hadar.short_waits import take_back_slow_starts
 from hadar_slurm.policies.hadar.type_sharing import share_types, worths
-from hadar_slurm.policies.hadar.ways import BY_WORK, NOWHERE, OVERDUE, Typing, Way
+from hadar_slurm.policies.hadar.ways import BY_WORK, NOWHERE, OVERDUE, AsPlanned, Typing, Way
 from hadar_slurm.policies.hadar_paper.policy import HadarPaper
 from hadar_slurm.policies.policy import (
     DEFAULT_USER_SHARES,
@@ -279,8 +279,7 @@ class _Ranking:
             its = planned.types(kind.by_speed) or types
             critical = way.rank_if_critical(
                 left_s,
-                planned.left_s(job.steps_left),
-                planned.speeds(its, kind.speeds),
+                AsPlanned(planned.left_s(job.steps_left), *planned.speeds(its, kind.speeds)),
                 max(1.0, self.horizon.ends_s - allocator.snapshot.now_s),
                 allocator.round.length_s,
                 is_running=job.phase is Phase.RUNNING,
@@ -413,8 +412,7 @@ class _TypeSelection:
                     kind.num_gpus,
                     entry.left_s,
                     self._way.urgency,
-                    held=None if held is None else gpu_types.index(held),
-                    restart_s=entry.job.spec.restart_cost_s,
+                    held=(gpu_types.index(held), entry.job.spec.restart_cost_s) if held else None,
                 )
             )
         share_types(

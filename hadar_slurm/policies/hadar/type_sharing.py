@@ -45,14 +45,13 @@ def worths(
     left_s: float,
     urgency: float,
     *,
-    held: TypeIndex | None = None,
-    restart_s: float = 0.0,
+    held: tuple[TypeIndex, float] | None = None,
 ) -> list[Worth]:
     """Return the worth of each of `types` to a job, the best first; of equals the first in `types`.
 
     The worth of an only type is infinite. `speeds`: by type, relative to the job's fastest;
-    `left_s`: seconds on that; `held`: the type on which it runs; `restart_s`: what a migration
-    costs, in seconds.
+    `left_s`: seconds on that; `held`: the type on which it runs, and what a migration costs, in
+    seconds.
     """
     if len(types) == 1:
         return [(math.inf, types[0])]
@@ -61,8 +60,9 @@ def worths(
     if held is None:
         found = [(unit * speeds[index], index) for index in types]
     else:
+        own, restart_s = held
         moved = unit / _STAYS / (1.0 + _RESTARTS * restart_s / left_s)
-        found = [((unit if index == held else moved) * speeds[index], index) for index in types]
+        found = [((unit if index == own else moved) * speeds[index], index) for index in types]
     found.sort(key=_worth, reverse=True)
     return found
 

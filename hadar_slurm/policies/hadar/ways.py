@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId, TypeIndex
 from hadar_slurm.core.job import Job
@@ -45,6 +46,18 @@ def fair_weight(fair_share: float) -> float:
     A factor of 0.5 means usage equal to the share, and has the weight 1.
     """
     return max(0.05, 2.0 * fair_share)
+
+
+class AsPlanned(NamedTuple):
+    """A job on the types that the makespan program plans for it.
+
+    Its time left there, and its speeds, relative to its fastest type, on the first of them and on
+    the others (0: none).
+    """
+
+    left_s: float
+    on_first: float
+    on_others: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +109,7 @@ class Way:
     def rank_if_critical(
         self,
         left_s: float,
-        planned_s: float,
-        speeds: tuple[float, float],
+        planned: AsPlanned,
         horizon_s: float,
         round_s: float,
         *,
@@ -108,14 +120,13 @@ class Way:
 
         For ways under which critical jobs go first: of these, the one that needs the first of its
         planned types for most of the horizon.
-        `left_s` is the time left on the fastest type, `planned_s` that on the planned types;
-        `speeds`, relative to the fastest, are those on the first of these and on the others (0:
-        none), and `is_on_first` is whether the job runs on the first.
+        `left_s` is the time left on the fastest type; `is_on_first` is whether the job runs on the
+        first of its planned types.
         """
         least = _STAYS_CRITICAL if is_running else _CRITICAL
+        planned_s, first, other = planned
         if planned_s < least * max(1.0, horizon_s):
             return None
-        first, other = speeds
         needed_s = planned_s
         if 0 < other < first:
             needed_s = min((left_s - horizon_s * other) / (first - other), horizon_s)

@@ -17,10 +17,11 @@ the job or could run it, less elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.policies.policy import SolverLimits
@@ -30,6 +31,8 @@ from hadar_slurm.policies.solver import Floats, LinearProgram, solve_lp
 _FREE = 1e-9
 # A smaller part of a job than this is rounding.
 _DONE = 1e-6
+
+_Ints = NDArray[np.intp]
 
 
 class ForkDemand(NamedTuple):
@@ -88,23 +91,13 @@ def _solve(
     crowded = np.flatnonzero((time > copies[runs] * shortest) & (copies[runs] < most[jobs]))
     limited = np.unique(jobs[time > most[jobs] * shortest])
     of_limited = np.flatnonzero(np.isin(jobs, limited))
-    # Columns: the part of each job done on each type, then T. Rows: jobs, then what T limits.
-    blocks = [(jobs, np.arange(num_parts), np.ones(num_parts))]
-    num_rows = num_jobs
     limited_row = np.searchsorted(limited, jobs[of_limited])
-    for row, column, value, count in (
+    limits_of_t = (
         (gpu_types, np.arange(num_parts), share, num_types),
         (np.arange(len(crowded)), crowded, (time / copies[runs])[crowded], len(crowded)),
         (limited_row, of_limited, (time / most[jobs])[of_limited], len(limited)),
-    ):
-        blocks.append((num_rows + row, column, value))
-        limit_rows = num_rows + np.arange(count)
-        blocks.append((limit_rows, np.full(count, num_parts), np.full(count, -1.0)))
-        num_rows += count
-    counts = [num_jobs, num_rows - num_jobs]
-    bounds = (np.repeat([1.0, -np.inf], counts), np.repeat([np.inf, 0.0], counts))
-    program = LinearProgram.of(np.append(np.zeros(num_parts), 1.0), blocks, *bounds)
-    found = solve_lp(program, limits=limits)
+    )
+    found = solve_lp(_program(jobs, num_jobs, limits_of_t), limits=limits)
     gain = np.maximum(found.duals[:num_jobs], 0.0)[jobs]
     price = np.maximum(-found.duals[num_jobs : num_jobs + num_types], 0.0)[gpu_types]
     is_worth_it = (found.x[:-1] > _DONE) | (price <= _FREE)
@@ -112,3 +105,24 @@ def _solve(
     cost = np.where(is_worth_it, 1.0, share * price)
     worth[runs] = np.where(is_worth_it, 1.0, np.minimum(1.0, gain / cost))
     return float(found.x[-1]) * unit_s, worth
+
+
+def _program(
+    jobs: _Ints, num_jobs: int, limits_of_t: Iterable[tuple[_Ints, _Ints, Floats, int]]
+) -> LinearProgram:
+    """Return the program: its columns are the part of each job done on each type, then T.
+
+    Its rows are the jobs (`jobs` has that of each part), then what T limits: rows, columns, values,
+    and the number of rows.
+    """
+    num_parts = len(jobs)
+    blocks: list[tuple[_Ints, _Ints, Floats]] = [(jobs, np.arange(num_parts), np.ones(num_parts))]
+    num_rows = num_jobs
+    for row, column, value, count in limits_of_t:
+        blocks.append((num_rows + row, column, value))
+        limit_rows = num_rows + np.arange(count)
+        blocks.append((limit_rows, np.full(count, num_parts), np.full(count, -1.0)))
+        num_rows += count
+    counts = [num_jobs, num_rows - num_jobs]
+    bounds = (np.repeat([1.0, -np.inf], counts), np.repeat([np.inf, 0.0], counts))
+    return LinearProgram.of(np.append(np.zeros(num_parts), 1.0), blocks, *bounds)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Mapping
 
 from hadar_slurm.runtime.averaging import state
+from hadar_slurm.runtime.ending import Then
 from hadar_slurm.runtime.files.ranges import Ranges
 from hadar_slurm.runtime.files.records import SlotEnd
 from hadar_slurm.runtime.files.tensors import TensorFile
@@ -83,4 +84,4 @@ class Hosting:
         named, base = self.named(), self._learner.known
         stopped = self.stop_asked or self.slots.stop_reason() or "asked by a copy" if stops else ""
         ending = self._member.ending
-        return ending.end_together(end, applied, named, base, here, tuple(costly), stopped)
+        return ending.end_together(end, applied, named, base, here, Then(tuple(costly), stopped))

@@ -18,7 +18,8 @@ from hadar_slurm.lab.adoption import adoption_notes, adoption_tree
 from hadar_slurm.lab.inputs import read_table
 from hadar_slurm.lab.policies.adoption import Adoption
 from hadar_slurm.lab.study.compare import Cell, Record, StudyWorkload, run_cell
-from hadar_slurm.lab.study.experiment import Result, run_experiment
+from hadar_slurm.lab.study.experiment import run_experiment
+from hadar_slurm.lab.study.figures import Result
 from hadar_slurm.lab.traces.adopters import as_submitted, users_drawn
 from hadar_slurm.lab.traces.load import parse_trace
 from hadar_slurm.metrics import Segment

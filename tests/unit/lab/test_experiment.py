@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from builders import FirstFit, a_cluster, a_spec, some_rates
 
-from hadar_slurm.lab.study.experiment import Result, run_experiment
+from hadar_slurm.lab.study.experiment import run_experiment
+from hadar_slurm.lab.study.figures import Result
 
 BOTH = some_rates(V100=10.0, K80=1.0)
 

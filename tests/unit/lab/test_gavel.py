@@ -26,7 +26,8 @@ from hadar_slurm.lab.policies.gavel import (
 )
 from hadar_slurm.lab.policies.gavel_rounds import Gavel
 from hadar_slurm.lab.policies.interior import Floats
-from hadar_slurm.lab.study.experiment import ExperimentSettings, Result, run_experiment
+from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment
+from hadar_slurm.lab.study.figures import Result
 from hadar_slurm.sim.backend import GAVEL_RULES
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hadar_slurm.lab.study.provenance import code_digest, machine, versions
+from hadar_slurm.lab.provenance import code_digest, machine, versions
 
 
 def test_a_digest_follows_imports() -> None:

@@ -11,7 +11,7 @@ from hadar_slurm.core.job import Job
 from hadar_slurm.policies.hadar import policy as policy_module
 from hadar_slurm.policies.hadar.look_ahead import WayInUse
 from hadar_slurm.policies.hadar.policy import Hadar, Memory
-from hadar_slurm.policies.hadar.ways import Typing, Way
+from hadar_slurm.policies.hadar.ways import AsPlanned, Typing, Way
 from hadar_slurm.policies.hadar_paper.policy import HadarPaper
 from hadar_slurm.policies.policy import SolverLimits
 from hadar_slurm.sim.backend import GAVEL_RULES
@@ -98,7 +98,12 @@ def critical_key(
     """Return the rank and key of a job that needs its first type for `first_s`, else half of it."""
     left_s = first_s + (horizon_s - first_s) / 2
     found = Way(critical_first=True).rank_if_critical(
-        left_s, horizon_s, (1.0, 0.5), horizon_s, 360.0, is_running=True, is_on_first=is_on_first
+        left_s,
+        AsPlanned(horizon_s, 1.0, 0.5),
+        horizon_s,
+        360.0,
+        is_running=True,
+        is_on_first=is_on_first,
     )
     assert found
     return found
@@ -121,7 +126,12 @@ def test_a_critical_job_that_runs_stays_critical_a_little_longer() -> None:
     for share in (0.96, 0.94, 0.92):
         for is_running in (False, True):
             found[share, is_running] = way.rank_if_critical(
-                share, share, (1.0, 0.0), 1.0, 0.0, is_running=is_running, is_on_first=is_running
+                share,
+                AsPlanned(share, 1.0, 0.0),
+                1.0,
+                0.0,
+                is_running=is_running,
+                is_on_first=is_running,
             )
     critical = {case for case, key in found.items() if key is not None}
     assert critical == {(0.96, False), (0.96, True), (0.94, True)}

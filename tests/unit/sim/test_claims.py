@@ -8,7 +8,8 @@ from builders import a_cluster, a_spec, some_rates
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job, JobSpec
 from hadar_slurm.engine.loop import RoundRecord
-from hadar_slurm.lab.study.experiment import ExperimentSettings, Result, run_experiment
+from hadar_slurm.lab.study.experiment import ExperimentSettings, Told, run_experiment
+from hadar_slurm.lab.study.figures import Result
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.sim.claims import UserClaim
 
@@ -30,7 +31,7 @@ def play(
         a_cluster("1xV100"),
         make_policy("srsf"),
         ExperimentSettings(bounds_claims=bounds),
-        claims={JobId(job_id): claim for job_id, claim in claims.items()},
+        told=Told({JobId(job_id): claim for job_id, claim in claims.items()}),
         on_round=add,
     )
     return result, seen

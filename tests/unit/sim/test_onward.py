@@ -15,7 +15,7 @@ from hadar_slurm.errors import HadarError
 from hadar_slurm.policies.fifo import YarnCapacity
 from hadar_slurm.policies.hadar.policy import Hadar
 from hadar_slurm.sim.backend import SimBackend
-from hadar_slurm.sim.onward import Begin, begins
+from hadar_slurm.sim.onward import Begin, after, begins
 
 V100 = some_rates(V100=10.0)
 
@@ -28,8 +28,7 @@ def played(snapshot: Snapshot, awaited: str, limit_s: float = 1e9) -> dict[JobId
         YarnCapacity(),
         is_enough=lambda begun: JobId(awaited) in begun,
         round_s=360.0,
-        clock=lambda: next(clock),
-        limit_s=limit_s,
+        is_late=after(lambda: next(clock), limit_s),
     )
 
 
@@ -74,14 +73,12 @@ def test_who_runs_already_does_not_count_as_beginning() -> None:
     """A running job is not among the starts, even if it moves."""
     runs = a_job("1", steps=10_000, on="n2:K80:1", restart_cost_s=30.0)
     snapshot = a_snapshot("1xV100,1xK80", runs, a_job("2", steps=100_000))
-    clock = map(float, count())
     found = begins(
         snapshot,
         Hadar(),
         is_enough=lambda begun: JobId("2") in begun,
         round_s=360.0,
-        clock=lambda: next(clock),
-        limit_s=1e9,
+        is_late=lambda: False,
     )
     assert set(found) == {"2"}
 

@@ -11,7 +11,8 @@ from builders import a_cluster, a_spec, some_rates
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job, JobSpec
 from hadar_slurm.engine.loop import RoundRecord
-from hadar_slurm.lab.study.experiment import ExperimentSettings, Result, run_experiment
+from hadar_slurm.lab.study.experiment import ExperimentSettings, Told, run_experiment
+from hadar_slurm.lab.study.figures import Result
 from hadar_slurm.policies.registry import make_policy
 
 RATES = some_rates(V100=10.0, K80=2.0)
@@ -111,7 +112,9 @@ def test_a_history_is_known_from_the_start() -> None:
 
     settings = ExperimentSettings(sizes="learned")
     policy, cluster = make_policy("srsf"), a_cluster("1xV100")
-    result = run_experiment([spec], cluster, policy, settings, history=before, on_round=add)
+    result = run_experiment(
+        [spec], cluster, policy, settings, told=Told(history=before), on_round=add
+    )
     assert result.jobs == result.completed == 1
     assert 0.7 * 60_000 < seen[0].spec.total_steps < 1.4 * 60_000
 

@@ -139,9 +139,9 @@ def test_gavels_columns() -> None:
 
 def test_the_jobs_alone() -> None:
     """`parse_gavel_trace` gives the same jobs, with the given restart cost."""
+    trace = parse_trace(GAVEL, "t", TABLE)
+    assert tuple(parse_gavel_trace(GAVEL.splitlines(), TABLE, "t")) == trace.jobs
     jobs = parse_gavel_trace(GAVEL.splitlines(), TABLE, "t", restart_cost_s=7.0)
-    trace = parse_trace(GAVEL, "t", TABLE, restart_cost_s=7.0)
-    assert tuple(jobs) == trace.jobs
     assert {job.restart_cost_s for job in jobs} == {7.0}
 
 

@@ -110,13 +110,9 @@ class Arrays:
                         cell, task = cells[of_key[key][0]], book.tasks[key]
                         path, state = cell_path(folder, cell), states.get(task, "")
                         record = read_record(path)
-                        if record is None and state not in _LIVE:
-                            # Perhaps its file is not visible yet.
-                            late_s = 0.0 if state in _REMEDIES else self.late_s
-                            since_s = missed.setdefault(key, self.clock())
-                            if self.clock() - since_s >= late_s:
-                                record = failed_record(cell, _why(task, state, place))
-                                write_record(path, record)
+                        if record is None and self._is_lost(key, state, missed):
+                            record = failed_record(cell, _why(task, state, place))
+                            write_record(path, record)
                         if record is not None:
                             waiting.discard(key)
                             book.tidy_task(task, record)
@@ -128,6 +124,14 @@ class Arrays:
             except (KeyboardInterrupt, GeneratorExit):
                 self._cancel({book.tasks[key] for key in of_key if key in book.tasks})
                 raise
+
+    def _is_lost(self, key: str, state: str, missed: dict[str, float]) -> bool:
+        """Return whether a cell without a record has ended; `missed`: since when each has none."""
+        if state in _LIVE:
+            return False
+        # Perhaps its file is not visible yet.
+        late_s = 0.0 if state in _REMEDIES else self.late_s
+        return self.clock() - missed.setdefault(key, self.clock()) >= late_s
 
     def _nap(self, check: Callable[[], None], is_waiting: bool) -> None:
         until_s = self.clock() + self.poll_s
