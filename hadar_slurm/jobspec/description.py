@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from hadar_slurm.core.cluster import JobId
@@ -182,28 +182,6 @@ class Description:
     def shapes_on(self, gpu_type: str) -> tuple[Shape, ...]:
         """Return the layouts that the job may have on a type."""
         return (Shape(1, self.gpus_on(gpu_type)),) if self.gangs else self.shapes
-
-    def in_one_copy(self, gpus: int) -> Description:
-        """Return the job without further copies; of several gangs, the one of `gpus` GPUs.
-
-        It then has throughputs on the types of that gang only.
-        """
-        if not self.gangs:
-            return replace(self, copies=1)
-        types = {gpu_type for gpu_type, size in self.gangs.items() if size == gpus}
-        named = tuple(name for name in self.needs.types if name in types)
-        given = {name: speed for name, speed in self.throughputs.items() if name in types}
-        return replace(
-            self,
-            copies=1,
-            gpus=gpus,
-            shape=Shape(1, gpus),
-            gangs={},
-            cores={},
-            memory_mb={},
-            throughputs=given,
-            needs=replace(self.needs, types=named),
-        )
 
     @property
     def num_nodes(self) -> str:

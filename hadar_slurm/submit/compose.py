@@ -1,15 +1,24 @@
-"""The sbatch call of a job that is described to hadard. Pure, standard library only."""
+"""The sbatch call of a job that is described to hadard. Standard library only."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from hadar_slurm.core.cluster import NodeName
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.job_files import ASSIGNMENTS_VARIABLE, COPIES_VARIABLE, SPOOL_VARIABLE
+from hadar_slurm.job_files import (
+    ASSIGNMENTS_VARIABLE,
+    COPIES_VARIABLE,
+    SPOOL_VARIABLE,
+    user_reports,
+)
 from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.state.heartbeat import Heartbeat
 from hadar_slurm.submit.decision import HOLD
+from hadar_slurm.submit.describing.fitting import in_one_copy
 from hadar_slurm.submit.request import SbatchRequest
 
 
@@ -26,7 +35,7 @@ def compose(
     """
     if not is_held:
         # Plain Slurm would not place the copies on separate nodes.
-        description = description.in_one_copy(description.gpus)
+        description = in_one_copy(description, description.gpus)
     marked = replace(description, is_held=is_held, is_steered=bool(excluded))
     added = [f"--comment={encode(marked)}"]
     own = ["comment"]
@@ -52,6 +61,23 @@ def compose(
             added.append("--open-mode=append")
     kept = [word for option in request.options if option.name not in own for word in option.words]
     return ("sbatch", *added, *kept, *request.script)
+
+
+def variables(
+    request: SbatchRequest, beat: Heartbeat | None, copies: int, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables to add to the environment of a job in so many `copies`."""
+    found = {}
+    if beat is not None:
+        # The directories that the job shares with hadard.
+        found[SPOOL_VARIABLE] = str(user_reports(Path(beat.spool), os.getuid()))
+        if beat.assignments:
+            found[ASSIGNMENTS_VARIABLE] = beat.assignments
+    found = {name: text for name, text in found.items() if name not in environment}
+    if copies > 1:
+        check_exports(request)
+        found[COPIES_VARIABLE] = str(copies)
+    return found
 
 
 def check_exports(request: SbatchRequest) -> None:

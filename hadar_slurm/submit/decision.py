@@ -63,6 +63,18 @@ class Call(NamedTuple):
         return self._replace(argv=self.unheld, decision=Decision(False, why), is_held=False)
 
 
+class Fixed(NamedTuple):
+    """Which option fixes the job's nodes, and which its start; empty texts: none."""
+
+    nodes: str
+    start: str
+
+    @property
+    def either(self) -> str:
+        """Return the option that fixes one of them."""
+        return self.nodes or self.start
+
+
 def why_left(request: SbatchRequest) -> str:
     """Return why the options leave the job to plain Slurm; "" if they do not."""
     if NO_HADAR in request.flags:
@@ -79,24 +91,19 @@ def why_left(request: SbatchRequest) -> str:
     if request.values.get("exclusive"):  # such as `user`; without a value see `managed_call`
         # Pinned to a node with free GPUs, it would wait there until all other jobs have ended.
         return f"--exclusive={request.values['exclusive']} is given; hadard counts GPUs, not nodes"
-    return why_nodes_or_start_fixed(request)
+    return why_fixed(request).either
 
 
-def why_nodes_or_start_fixed(request: SbatchRequest) -> str:
-    """Return why hadard cannot choose the job's nodes or start: an option fixes them; else ""."""
-    given = next((f"--{name} is given" for name in _STARTS if name in request.values), "")
-    return why_nodes_fixed(request) or given
-
-
-def why_nodes_fixed(request: SbatchRequest) -> str:
-    """Return why hadard cannot choose the job's nodes: an option fixes them; else ""."""
-    fixed = next((f"--{name} is given" for name in _PLACES if name in request.values), "")
-    excluded = request.values.get("exclude", "")
-    if excluded and not fixed:
+def why_fixed(request: SbatchRequest) -> Fixed:
+    """Return why hadard cannot choose the job's nodes, or its start."""
+    values = request.values
+    nodes = next((f"--{name} is given" for name in _PLACES if name in values), "")
+    if values.get("exclude") and not nodes:
         from hadar_slurm.jobspec.description import is_node_list
 
-        return "" if is_node_list(excluded) else f"hadard cannot read --exclude={excluded}"
-    return fixed
+        if not is_node_list(values["exclude"]):
+            nodes = f"hadard cannot read --exclude={values['exclude']}"
+    return Fixed(nodes, next((f"--{name} is given" for name in _STARTS if name in values), ""))
 
 
 def _why_not_counted(request: SbatchRequest) -> str:

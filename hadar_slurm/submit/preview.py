@@ -12,8 +12,8 @@ from types import MappingProxyType
 from hadar_slurm.core.cluster import Cluster, GpuType
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.estimator import Estimator
-from hadar_slurm.submit.copy_gangs import words
 from hadar_slurm.submit.decision import Call
+from hadar_slurm.submit.describing.summary import gangs_in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,6 @@ def _lines(call: Call) -> Iterator[str]:
         yield f"{line}{speed:>10}  {choice.hours:>10.4g}  {source}{first}"
     if call.description and call.description.copies > 1:
         gangs = call.description.gangs
-        one = f"For one copy ({words(gangs)})" if gangs else "For one copy"
+        one = f"For one copy ({gangs_in_words(gangs)})" if gangs else "For one copy"
         yield f"{one}; up to {call.description.copies} copies share the steps."
     yield "The type it gets depends on the other waiting jobs."

@@ -39,7 +39,7 @@ from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.submit.compose import compose
-from hadar_slurm.submit.describe import describe
+from hadar_slurm.submit.describing.describe import describe
 from hadar_slurm.submit.request import parse_words
 
 NODES = "v100:4,v100:4,p100:4,p100:4,k80:4,v100:2+k80:2"

@@ -626,7 +626,7 @@ def test_where_hadard_is_not_seen_little_is_imported(site: Site) -> None:
     done = site.run("--gpus=2", "--time=5", "job.sh", program=("-c", LIST_MODULES))
     assert notes_of(done) == unseen(site)
     modules = done.stdout.splitlines()[-1].split()
-    assert {"subprocess", "difflib", "hadar_slurm.submit.describe"}.isdisjoint(modules)
+    assert {"subprocess", "difflib", "hadar_slurm.submit.describing.describe"}.isdisjoint(modules)
 
 
 def test_copies_are_told_that_they_are(site: Site) -> None:

@@ -14,7 +14,9 @@ from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import Description, decode
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.compose import compose
-from hadar_slurm.submit.describe import check_fits, describe, summary
+from hadar_slurm.submit.describing.describe import describe
+from hadar_slurm.submit.describing.fitting import check_fits
+from hadar_slurm.submit.describing.summary import summary
 from hadar_slurm.submit.preview import choices
 from hadar_slurm.submit.request import SbatchRequest, parse_words
 

@@ -10,7 +10,8 @@ from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.decision import Decision, why_left
-from hadar_slurm.submit.describe import describe, summary
+from hadar_slurm.submit.describing.describe import describe
+from hadar_slurm.submit.describing.summary import summary
 from hadar_slurm.submit.gpu_options import GpuOption
 from hadar_slurm.submit.request import SbatchRequest, parse_words, with_script
 

@@ -16,7 +16,9 @@ from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import Description, decode
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.compose import check_exports, compose
-from hadar_slurm.submit.describe import check_fits, describe, unknown_model
+from hadar_slurm.submit.describing.describe import describe
+from hadar_slurm.submit.describing.fitting import check_fits
+from hadar_slurm.submit.describing.summary import unknown_model
 from hadar_slurm.submit.request import SbatchRequest, parse_words, with_script
 from hadar_slurm.submit.script import read_directives
 

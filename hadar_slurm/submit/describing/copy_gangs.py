@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.units import parse_count
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.submit.request import PREFIX, SbatchRequest
@@ -49,40 +48,6 @@ def copy_gangs(request: SbatchRequest) -> CopyGangs:
             raise JobSpecError(f"{PREFIX}{name} {other[0]}: a copy has no GPUs there; {remedy}")
     _check_request(request, cores, memory)
     return CopyGangs(gpus, cores, memory)
-
-
-def check_throughputs(gangs: Mapping[str, int], throughputs: Mapping[str, float]) -> None:
-    """Raise JobSpecError unless the throughputs given, if any, are of the types of the gangs."""
-    if not (gangs and throughputs):
-        return
-    for gpu_type in sorted(throughputs.keys() - gangs.keys()):
-        remedy = f"add {gpu_type}:GPUs to {PREFIX}gang, or leave it out"
-        raise JobSpecError(f"{PREFIX}throughput {gpu_type}: a copy has no GPUs there; {remedy}")
-    for gpu_type in sorted(gangs.keys() - throughputs.keys()):
-        remedy = f"add {gpu_type}=STEPS_PER_S to {PREFIX}throughput, or leave it out"
-        raise JobSpecError(f"{PREFIX}gang {gpu_type}: no throughput is given there; {remedy}")
-
-
-def check_nodes(gangs: Mapping[str, int], cluster: Cluster) -> None:
-    """Raise JobSpecError if no node of those that a job may have holds the gang of a type."""
-    most: dict[str, int] = {}
-    for node in cluster.nodes:
-        for gpu_type, count in node.gpus:
-            most[gpu_type.lower()] = max(count, most.get(gpu_type.lower(), 0))
-    for name, size in gangs.items():
-        if name not in most:
-            names = ", ".join(cluster.gpus_by_type)
-            text = f"the nodes that the job may have are of {names}; leave {name} out"
-            raise JobSpecError(f"{PREFIX}gang {name}:{size}: {text}")
-        if size > most[name]:
-            remedy = f"give {name}:{most[name]} or less, or leave it out"
-            text = f"no node has more than {most[name]}"
-            raise JobSpecError(f"{PREFIX}gang {name}:{size}: {text}; {remedy}")
-
-
-def words(gangs: Mapping[str, int]) -> str:
-    """Return the gangs as text: `1 v100 or 4 k80`."""
-    return " or ".join(f"{size} {gpu_type}" for gpu_type, size in gangs.items())
 
 
 def _check_request(

@@ -1,0 +1,1 @@
+"""From a request to the description that hadard reads: each option once. Pure."""
