@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import sys
 import time
 import warnings
@@ -79,21 +80,47 @@ __all__ = [
     "write_report",
 ]
 
+# A job removes what its user's jobs reported last so long ago.
+_KEPT_S = 30 * 86_400.0
+
 
 def write_report(own: Path, job_id: str, report: ProgressReport) -> None:
-    """Replace the job's report in one step, readable by all whatever the job's umask is.
+    """Replace the job's report in one step, for all to read whom `own` lets in, at any umask.
 
     `own` is the user's directory, made where it is missing. Raises OSError, and WrongOwner where
-    another user has made it.
+    another user has made it. With the first report of a job, old ones of others are removed.
     """
-    if not own.is_dir():
-        own.parent.mkdir(parents=True, exist_ok=True)
-        untrusted_files.make_directory(own, 0o755)
+    _make_own(own)
+    if not (own / job_id).is_dir():
+        before_s = time.time() - _KEPT_S
+        untrusted_files.remove_directories(own, before_s, REPORT_NAME)
     with untrusted_files.directory(own, owner_uid=os.geteuid()) as user_fd:
         untrusted_files.make_directory(job_id, 0o755, dir_fd=user_fd)
         with untrusted_files.directory(job_id, owner_uid=os.geteuid(), dir_fd=user_fd) as job_fd:
             content = json.dumps(asdict(report)).encode() + b"\n"
             untrusted_files.replace(REPORT_NAME, content, mode=0o644, dir_fd=job_fd)
+
+
+def _make_own(own: Path) -> None:
+    """Make a user's directory of reports: open to all or, below one that is closed, to its owner.
+
+    hadard closes the directory of all users' reports to listing where Slurm hides jobs. Where that
+    file system keeps no access lists, and hadard is not root, hadard could not read either: there
+    reports stay open to all.
+    """
+    own.parent.mkdir(parents=True, exist_ok=True)
+    place, me = os.stat(own.parent), os.geteuid()
+    if place.st_mode & stat.S_IROTH:
+        untrusted_files.make_directory(own, 0o755)
+    elif place.st_uid in (0, me):
+        untrusted_files.make_directory(own, 0o700)
+    elif not own.is_dir() or stat.S_IMODE(own.stat().st_mode) != 0o750:
+        untrusted_files.make_directory(own, 0o700)
+        try:
+            with untrusted_files.directory(own, owner_uid=me) as descriptor:
+                untrusted_files.share(descriptor, place.st_uid, own=7, shared=5)
+        except OSError:
+            untrusted_files.make_directory(own, 0o755)
 
 
 def tell(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,11 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A named pipe must not keep its reader waiting.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+# An access list as Linux keeps it (acl(5)): version, then tag, permissions and id of each entry.
+_ACL = "system.posix_acl_access"
+_ACL_VERSION = 2
+_USER_OBJ, _USER, _GROUP_OBJ, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
+_NOBODY = 0xFFFFFFFF
 
 
 class WrongOwner(PermissionError):
@@ -112,6 +118,38 @@ def give_to_owner_of(dir_fd: int, descriptor: int) -> None:
     if os.geteuid() == 0:
         owner = os.fstat(dir_fd)
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
+
+
+def share(descriptor: int, uid: int, *, own: int, shared: int) -> None:
+    """Give a file's owner the permissions `own`, one user `shared`, all others none.
+
+    Raises OSError where the file system keeps no access lists.
+    """
+    entries = [
+        (_USER_OBJ, own, _NOBODY),
+        (_USER, shared, uid),
+        (_GROUP_OBJ, 0, _NOBODY),
+        (_MASK, shared, _NOBODY),
+        (_OTHER, 0, _NOBODY),
+    ]
+    packed = b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    os.setxattr(descriptor, _ACL, struct.pack("<I", _ACL_VERSION) + packed)
+
+
+def remove_directories(place: Name, before_s: float, name: str) -> None:
+    """Remove this user's directories below `place` that hold a file `name` and drafts of it alone.
+
+    Those that were changed last before a time; what has other content stays.
+    """
+    me = os.geteuid()
+    with suppress(OSError), directory(place, owner_uid=me) as above:
+        for each in os.listdir(above):
+            with suppress(OSError), directory(each, owner_uid=me, dir_fd=above) as here:
+                if os.fstat(here).st_mtime < before_s:
+                    for file in os.listdir(here):
+                        if file == name or file.startswith(f".{name}."):
+                            os.unlink(file, dir_fd=here)
+                    os.rmdir(each, dir_fd=above)
 
 
 def _check_owner(descriptor: int, name: Name, owner_uid: int | None) -> None:

@@ -116,7 +116,8 @@ def _leased(config: Config, cluster: Site, requests: Requests) -> Iterator[Lease
     hadard also runs with a spool_dir that it cannot write to: each round reports that problem.
     """
     lease = Lease(config.spool_dir, cluster.name, good_for_s(config))
-    make_spool(config.spool_dir, config.reports, config.assignments)
+    places = config.spool_dir, config.reports, config.assignments
+    make_spool(*places, hides_jobs=cluster.hides_jobs)
     try:
         lease.take(lambda: requests.to_end)
     except OSError as error:

@@ -53,6 +53,7 @@ class _Rounds:
     # `run_rounds` with all that does not depend on the mode.
     run: Callable[..., int]
     places: Places
+    hides_jobs: bool
     problems: Problems = field(default_factory=Problems)
     # The errors of the last round, and in what the first mode with a fault has failed, and why.
     faults: tuple[str, ...] = ()
@@ -99,7 +100,7 @@ class _Rounds:
         """Record the current problems, and retry what failed before."""
         config, problems, first = self.config, self.problems, self.backends[0]
         places = config.spool_dir, config.reports, config.assignments
-        spool, reports, assignments = make_spool(*places)
+        spool, reports, assignments = make_spool(*places, hides_jobs=self.hides_jobs)
         problems.set(Problem.SPOOL, spool)
         squatted = sorted(text for each in self.backends for text in each.squatted)
         problems.set(Problem.REPORTS, "; ".join([*([reports] if reports else []), *squatted]))
@@ -142,7 +143,8 @@ def run_with(
     max_bytes, keep = config.journal_megabytes * 1e6, config.journal_files
     journal = Journal(config.journal, max_bytes=max_bytes, keep=keep)
     places = Places(modes(config), slurm.partitions)
-    rounds = _Rounds(config, world.life, backends, journal, run, places)
+    hides_jobs = cluster.hides_jobs
+    rounds = _Rounds(config, world.life, backends, journal, run, places, hides_jobs)
     for each in backends:
         each.is_stopping = lambda: requests.to_end or requests.to_reload
         each.is_off = rounds.is_off

@@ -85,11 +85,6 @@ class Shown:
     comment: str = ""
 
 
-def workload_of_job(name: str) -> str:
-    """Return the workload of jobs that are known by their name alone."""
-    return workload_of_shown(Shown(name))
-
-
 @lru_cache(maxsize=16384)
 def workload_of_shown(shown: Shown) -> str:
     """Return the workload of a job without a model, such as `job:train (in bert~3f2a)`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,11 +17,7 @@ from hadar_slurm.job_files import Assignment, assignment_path, assignment_text
 DIRECTORY_MODE = 0o711
 
 _NAME = assignment_path(Path(), "").name
-# An access list as Linux keeps it (acl(5)): version, then tag, permissions and id of each entry.
-_ACL = "system.posix_acl_access"
-_ACL_VERSION = 2
-_USER_OBJ, _USER, _GROUP_OBJ, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
-_READ, _WRITE, _NOBODY = 4, 2, 0xFFFFFFFF
+_READ, _WRITE = 4, 2
 
 
 @dataclass
@@ -101,12 +96,4 @@ def _hand_over(descriptor: int, *, uid: int) -> None:
     try:
         os.fchown(descriptor, uid, -1)
     except PermissionError:
-        entries = [
-            (_USER_OBJ, _READ | _WRITE, _NOBODY),
-            (_USER, _READ, uid),
-            (_GROUP_OBJ, 0, _NOBODY),
-            (_MASK, _READ, _NOBODY),
-            (_OTHER, 0, _NOBODY),
-        ]
-        packed = b"".join(struct.pack("<HHI", *entry) for entry in entries)
-        os.setxattr(descriptor, _ACL, struct.pack("<I", _ACL_VERSION) + packed)
+        untrusted_files.share(descriptor, uid, own=_READ | _WRITE, shared=_READ)

@@ -1,7 +1,9 @@
 """The directories below `spool_dir`, which hadard owns and all nodes see.
 
-`reports` is open to all, with the sticky bit: each user makes one directory there. In `assignments`
-only hadard writes. `spool_dir` itself is closed to others, so that neither can be squatted.
+`reports` is open to all, with the sticky bit: each user makes one directory there. Where Slurm
+hides jobs from other users, nobody else can list it, and jobs close their directories too
+(handoff.py). In `assignments` only hadard writes. `spool_dir` itself is closed to others, so that
+neither can be squatted.
 """
 
 from __future__ import annotations
@@ -14,14 +16,17 @@ from pathlib import Path
 from hadar_slurm import untrusted_files
 from hadar_slurm.state.assignments import DIRECTORY_MODE
 
-_REPORTS_MODE = 0o1777
+_REPORTS_MODE, _HIDING_MODE = 0o1777, 0o1733
 _OPEN_TO_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
-def make_spool(spool: Path, reports: Path, assignments: Path) -> tuple[str, str, str]:
+def make_spool(
+    spool: Path, reports: Path, assignments: Path, *, hides_jobs: bool = False
+) -> tuple[str, str, str]:
     """Make the missing directories; return the fault of each, or an empty text."""
     # Jobs run without reports and without assignments, so hadard goes on after a fault.
-    return _fault(spool, None), _fault(reports, _REPORTS_MODE), _fault(assignments, DIRECTORY_MODE)
+    mode = _HIDING_MODE if hides_jobs else _REPORTS_MODE
+    return _fault(spool, None), _fault(reports, mode), _fault(assignments, DIRECTORY_MODE)
 
 
 def _fault(path: Path, mode: int | None) -> str:
@@ -32,7 +37,12 @@ def _fault(path: Path, mode: int | None) -> str:
             untrusted_files.make_directory(path, mode)
     except untrusted_files.WrongOwner as error:
         # Made by a hadard that ran as root, or by an administrator: users can report there.
-        if error.uid == 0 and mode == _REPORTS_MODE == stat.S_IMODE(path.lstat().st_mode):
+        is_for_reports = mode in (_REPORTS_MODE, _HIDING_MODE)
+        if (
+            error.uid == 0
+            and is_for_reports
+            and stat.S_IMODE(path.lstat().st_mode) == _REPORTS_MODE
+        ):
             return ""
         return f"{path}: {error.strerror}: make it a directory of uid {os.geteuid()}"
     except OSError as error:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from fakes import policy_page
 from integration.site import LIMIT_S, Site, eventually, gpu_tree
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.devcluster.cluster import LocalCluster
+from hadar_slurm.handoff import user_reports
 from hadar_slurm.lab.demo.report import plan_mismatches
 from hadar_slurm.lab.demo.runs import Daemon
 from hadar_slurm.policies.registry import DEFAULT_POLICY
@@ -57,6 +60,24 @@ def test_after_a_kill_a_new_daemon_goes_on_from_what_slurm_shows(site: Site) -> 
         if job in before:
             assert only["gpus"] == gpu_tree(before[job])
     assert plan_mismatches(site.lines()) == []
+
+
+def test_reports_are_closed_where_slurm_hides_jobs(
+    local_cluster: Callable[..., LocalCluster], tmp_path: Path
+) -> None:
+    """With `PrivateData=jobs`; hadard goes by them all the same."""
+    cluster = local_cluster("v100:2", settings="PrivateData=jobs\n")
+    site = Site(cluster, tmp_path)
+    try:
+        site.start()
+        job = site.train({"v100": 40.0}, steps=10_000)
+        eventually(lambda: site.steps(job) > 0, "the job reports")
+        assert site.reports.stat().st_mode & 0o777 == 0o733
+        assert user_reports(site.reports, os.geteuid()).stat().st_mode & 0o077 == 0
+        eventually(lambda: site.lines()[-1]["jobs"][job]["steps_done"] > 0, site.lines)
+    finally:
+        site.close()
+        cluster.down()
 
 
 def test_a_job_left_half_moved_is_placed_by_the_next_daemon(site: Site) -> None:

@@ -9,6 +9,7 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -167,6 +168,52 @@ def test_a_report_is_readable_by_all_under_a_strict_umask(tmp_path: Path) -> Non
     path = handoff.report_path(user_reports(tmp_path, ME), "12")
     assert path.stat().st_mode & 0o777 == 0o644
     assert path.parent.stat().st_mode & 0o777 == 0o755
+
+
+def test_where_jobs_are_hidden_reports_are_closed_to_others(tmp_path: Path) -> None:
+    """Below a directory that cannot be listed, as hadard makes it: nobody but its owner reads."""
+    for mode in (0o1777, 0o1733):
+        tmp_path.chmod(mode)
+        handoff.write_report(user_reports(tmp_path, ME), "12", RUNNING)
+        is_open = mode == 0o1777
+        assert user_reports(tmp_path, ME).stat().st_mode & 0o777 == (0o755 if is_open else 0o700)
+        assert handoff.read_report(tmp_path, "12", owner_uid=ME) == RUNNING
+
+
+@pytest.mark.skipif(ME != 0, reason="only root can be several users")
+def test_hadards_account_reads_reports_that_are_closed(tmp_path: Path) -> None:
+    """hadard need not be root: the account that owns the directory of all reports may read."""
+    with tempfile.TemporaryDirectory(prefix="hadar-reports-") as name:
+        place = Path(name)
+        place.chmod(0o1733)
+        os.chown(place, 7, -1)
+        for _ in range(2):
+            handoff.write_report(user_reports(place, ME), "12", RUNNING)
+        if user_reports(place, ME).stat().st_mode & 0o777 == 0o755:
+            pytest.skip("this file system keeps no access lists")
+        path = handoff.report_path(user_reports(place, ME), "12")
+        may_read = [
+            subprocess.run(["cat", path], user=uid, group=uid, extra_groups=[], check=False)
+            for uid in (7, 8)
+        ]
+        assert [done.returncode for done in may_read] == [0, 1]
+
+
+def test_the_first_report_of_a_job_removes_those_of_a_month_ago(tmp_path: Path) -> None:
+    """Of its own user, with the drafts of killed processes; what is not a report stays."""
+    own = user_reports(tmp_path, ME)
+    for job in ("1", "2", "3", "4"):
+        handoff.write_report(own, job, RUNNING)
+    (own / "2" / "mine").touch()
+    (own / "3" / ".progress.json.99").touch()
+    for job, days in (("1", 29), ("2", 31), ("3", 31), ("4", 31)):
+        then_s = time.time() - 86_400 * days
+        os.utime(own / job, (then_s, then_s))
+    handoff.write_report(own, "1", RUNNING)
+    assert len(list(own.iterdir())) == 4
+    handoff.write_report(own, "5", RUNNING)
+    assert sorted(each.name for each in own.iterdir()) == ["1", "2", "5"]
+    assert (own / "2" / "mine").exists()
 
 
 def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:

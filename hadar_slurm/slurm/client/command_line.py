@@ -61,7 +61,8 @@ class CommandLine:
         host, port = facts.get("SlurmctldHost[0]", ""), facts.get("SlurmctldPort", "")
         booted = facts.get("BOOT_TIME", "")
         booted_s = float(booted) if booted.isdecimal() else 0.0
-        return Site(facts.get("ClusterName", ""), f"{host}:{port}", booted_s)
+        hides_jobs = "jobs" in facts.get("PrivateData", "").lower().split(",")
+        return Site(facts.get("ClusterName", ""), f"{host}:{port}", booted_s, hides_jobs)
 
     def queue(self) -> dict[JobId, QueueRow]:
         """Return every job and array task."""

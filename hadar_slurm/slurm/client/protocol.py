@@ -30,6 +30,8 @@ class Site:
     address: str
     # When slurmctld started, in seconds since the epoch by its clock; 0: not known.
     booted_s: float = field(default=0.0, compare=False)
+    # Users do not see each other's jobs (`PrivateData=jobs`).
+    hides_jobs: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from hashlib import sha256
 import pytest
 
 from hadar_slurm.core.throughput_model import Workload
-from hadar_slurm.jobspec.identity import Shown, normalised, workload_of_job, workload_of_shown
+from hadar_slurm.jobspec.identity import Shown, normalised, workload_of_shown
 
 
 def family(shown: Shown) -> str:
@@ -100,10 +100,10 @@ def test_runs_of_one_work_are_one_workload(naming: Callable[[str, int], Shown]) 
 def test_a_plain_name_is_the_workload() -> None:
     """Names with words and models keep them; the family leaves out numbers that stand alone."""
     for name in ("train", "resnet50", "bert-base", "llama7b", "x1"):
-        assert workload_of_job(name) == f"job:{name}"
-    assert workload_of_job("resnet-50") == "job:resnet (resnet-50)"
+        assert workload_of_shown(Shown(name)) == f"job:{name}"
+    assert workload_of_shown(Shown("resnet-50")) == "job:resnet (resnet-50)"
     assert family(Shown("resnet-50")) == family(Shown("resnet-18")) == "job:resnet"
-    assert workload_of_job("") == workload_of_job("12345") == "job:job"
+    assert workload_of_shown(Shown("")) == workload_of_shown(Shown("12345")) == "job:job"
 
 
 def test_what_says_nothing_is_completed() -> None:
@@ -149,4 +149,4 @@ def test_a_workload_has_room_in_a_comment() -> None:
         assert found == workload_of_shown(Shown(name, name, name, name, name))
         assert len(found) <= 100
         assert found.startswith("job:")
-    assert workload_of_job("a" * 500 + "b") != workload_of_job("a" * 500 + "c")
+    assert workload_of_shown(Shown("a" * 500 + "b")) != workload_of_shown(Shown("a" * 500 + "c"))

@@ -216,6 +216,11 @@ def test_which_slurm_it_is() -> None:
     assert told.site() == Site("hpc", "ctl(10.0.0.1):6817")
     silent = CommandLine(Scripted(answer=lambda argv, stdin: (0, "", "")))
     assert silent.site() == Site("", ":")
+    assert not told.site().hides_jobs
+    for words in ("jobs", "accounts,jobs,usage"):
+        answer = (0, f"PrivateData             = {words}\n", "")
+        slurm = CommandLine(Scripted(answer=lambda argv, stdin, answer=answer: answer))
+        assert slurm.site().hides_jobs
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,14 @@ def test_all_are_made_with_their_permissions(tmp_path: Path) -> None:
     assert made(tmp_path / "a" / "spool") == ("", "", "")
 
 
+def test_where_slurm_hides_jobs_the_reports_cannot_be_listed(tmp_path: Path) -> None:
+    """Nor where that was not so before; and the other way round."""
+    for hides_jobs in (False, True, False):
+        places = tmp_path, tmp_path / "reports", tmp_path / "assignments"
+        assert make_spool(*places, hides_jobs=hides_jobs) == ("", "", "")
+        assert modes(tmp_path)[1] == (0o1733 if hides_jobs else 0o1777)
+
+
 @needs_root
 def test_root_changes_no_directory_that_is_open_to_all(tmp_path: Path) -> None:
     """A spool writable by others, such as /tmp, is left as it is; the fault has a remedy."""
