@@ -32,12 +32,12 @@ from moving import measure_move, submit, wait
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.throughput import ThroughputTable
+from hadar_slurm.daemon.adapter import make_adapter
 from hadar_slurm.daemon.main import COLLECT_AFTER
 from hadar_slurm.handoff import user_reports
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.client.select import make_adapter
 from hadar_slurm.slurm.client.updates import Hold, Release, Update
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.settings import BackendSettings

@@ -16,6 +16,7 @@ from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import parse_table
+from hadar_slurm.daemon.adapter import make_adapter
 from hadar_slurm.errors import ConfigError, HadarError
 from hadar_slurm.policies.policy import Policy, SolverLimits, heeds_gangs
 from hadar_slurm.policies.registry import make_policy
@@ -23,7 +24,6 @@ from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.client.select import make_adapter
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME as LEDGER_FILE
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode, Modes

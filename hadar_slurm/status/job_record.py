@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hadar_slurm.errors import SlurmError, SlurmRefused
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, QUEUE, QueueRow, parse_queue
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.client.state import squeue
+from hadar_slurm.slurm.client.squeue import squeue
 
 _LIVE = HOLDING_STATES | {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
 _UNKNOWN = "Invalid job id"

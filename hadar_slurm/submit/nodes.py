@@ -8,9 +8,9 @@ from typing import NamedTuple
 from hadar_slurm.core.cluster import Cluster, Node
 from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import JobSpecError, SlurmError
+from hadar_slurm.jobspec.constraint import allows
 from hadar_slurm.jobspec.description import Description, is_node_list
-from hadar_slurm.slurm.client.constraint import allows
-from hadar_slurm.slurm.client.gres import parse_gpus
+from hadar_slurm.jobspec.gres import parse_gpus
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.submit.request import SbatchRequest
 

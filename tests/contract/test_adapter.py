@@ -94,6 +94,29 @@ def test_what_jobs_hold_is_read_whole(slurm_world: SlurmWorld) -> None:
     assert reading.cluster.capacity[next(iter(a_gang("n6:k80:2").slots))[0]] == 2
 
 
+def test_some_jobs_are_read_as_all_are(slurm_world: SlurmWorld) -> None:
+    """A reading of some jobs has the same as that of all; others and unknown ones are left out."""
+    runs = slurm_world.sbatch("--nodes=1", "--gres=gpu:2", "--nodelist=n1")
+    held = slurm_world.sbatch("--gpus=1", "--hold", "--exclude=n1,n3", "--nice=7")
+    array = slurm_world.sbatch("--gpus=1", "--hold", "--array=0-2%1")
+    task = JobId(f"{array}_1")
+    make(slurm_world, Release(task), Hold(task))  # which makes it a record of its own
+    until_state(slurm_world, runs, "RUNNING")
+    whole = slurm_world.slurm.read()
+    tasks = [JobId(f"{array}_0"), task]
+    for jobs in ([runs], [held, NOBODY], [runs, held, *tasks], [NOBODY], []):
+        part, known = slurm_world.slurm.read_jobs(jobs), set(jobs) - {NOBODY}
+        assert part.queue.keys() == known
+        assert {key: row.request for key, row in part.queue.items()} == {
+            key: whole.queue[key].request for key in known
+        }
+        for name in ("gangs", "excluded", "nice", "num_nodes", "limits_s"):
+            expected = {key: v for key, v in getattr(whole, name).items() if key in known}
+            assert dict(getattr(part, name)) == expected, name
+    assert whole.nice[held] == 7
+    assert set(whole.excluded[held]) == {"n1", "n3"}
+
+
 def test_what_jobs_ask_for_beside_gpus(slurm_world: SlurmWorld) -> None:
     """Name, time limit, least number of nodes and whether it has whole nodes are read."""
     job = slurm_world.sbatch("--gpus=1", "--time=60", "--hold")

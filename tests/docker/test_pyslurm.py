@@ -48,7 +48,7 @@ submit(f"--dependency=afterany:{one}?afterok:{two}")
 COMPARE = """
 import json, sys, time
 from dataclasses import fields
-from hadar_slurm.slurm.client.select import make_adapter
+from hadar_slurm.daemon.adapter import make_adapter
 from hadar_slurm.slurm.client.runner import Runner
 
 ways = [make_adapter(name, Runner()) for name in ("command-line", "pyslurm")]
@@ -91,7 +91,7 @@ print(json.dumps({
 """
 COMMENTS = """
 import json
-from hadar_slurm.slurm.client.select import make_adapter
+from hadar_slurm.daemon.adapter import make_adapter
 from hadar_slurm.slurm.client.runner import Runner
 queue = make_adapter("pyslurm", Runner()).queue()
 print(json.dumps({key: row.comment for key, row in queue.items()}))
@@ -100,7 +100,7 @@ print(json.dumps({key: row.comment for key, row in queue.items()}))
 CHANGE = """
 import json, sys
 from hadar_slurm.slurm.client import updates
-from hadar_slurm.slurm.client.select import make_adapter
+from hadar_slurm.daemon.adapter import make_adapter
 from hadar_slurm.slurm.client.updates import Request, SetRequest
 from hadar_slurm.slurm.client.runner import Runner
 
@@ -118,7 +118,7 @@ HUNG = """
 import json, re, socket, sys, time
 from pathlib import Path
 from hadar_slurm.errors import SlurmUnavailable
-from hadar_slurm.slurm.client.select import make_adapter
+from hadar_slurm.daemon.adapter import make_adapter
 from hadar_slurm.slurm.client.updates import Release, Requeue
 from hadar_slurm.slurm.client.runner import Runner
 
@@ -145,7 +145,7 @@ WRONG = """
 import json, sys
 from pathlib import Path
 from hadar_slurm.errors import ConfigError
-from hadar_slurm.slurm.client.select import make_adapter
+from hadar_slurm.daemon.adapter import make_adapter
 from hadar_slurm.slurm.client.runner import Runner
 
 conf = Path("wrong.conf")

@@ -22,7 +22,7 @@ from fakes.fake_slurm import (
     parse_gpus,
 )
 
-from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.client.runner import Runner, is_unreachable
 
 UNREACHABLE = "Unable to contact slurm controller (connect failure)"
 _AWAY = {
@@ -50,23 +50,35 @@ class FakeRunner(Runner):
     before: list[Callable[[Sequence[str]], str | None]] = field(default_factory=list)
 
     def _done(self, argv: Sequence[str], stdin: str) -> subprocess.CompletedProcess[str]:
-        lines = stdin.splitlines() if list(argv) == ["scontrol"] else []
-        if lines:
-            said = "".join(self._line(line) for line in lines if line != "quit")
-            return subprocess.CompletedProcess(argv, 1, "", said)
+        if argv[0] == "scontrol" and stdin:
+            said = [self._line(line, argv[1:]) for line in stdin.splitlines() if line != "quit"]
+            out, err = ("".join(words) for words in zip(*said, strict=True))
+            return subprocess.CompletedProcess(argv, 1, out, err)
         fault = self._fault(argv)
         if fault:
             return subprocess.CompletedProcess(argv, 1, "", fault + "\n")
         status, out, err = Tools(self.slurm, self.user).run(argv)
         return subprocess.CompletedProcess(argv, status, out, err)
 
-    def _line(self, line: str) -> str:
-        words = line.split()
+    def _line(self, line: str, options: Sequence[str]) -> tuple[str, str]:
+        """Return standard output, which repeats the line, and standard error of a command."""
+        words, again = line.split(), f"scontrol: {line}\n"
+        if words[:2] == ["show", "hostnames"]:
+            return f"{again}{words[2]}\n", ""
         if len(words) == 1 and words[0] not in ("version", "ping"):
-            return f"invalid keyword: {words[0]}\n"
+            return again, f"invalid keyword: {words[0]}\n"
+        if words[:2] == ["show", "job"]:
+            words = ["-a", *words[:2], "-d", "-o", *words[2:]]
+            assert list(options) == ["-a", "-d", "-o"], options
         argv = ["scontrol", *words]
         fault = self._fault(argv)
-        return fault + "\n" if fault else Tools(self.slurm, self.user).run(argv)[2]
+        if fault:
+            # Slurm names the job that it refuses to change.
+            job = words[1].removeprefix("JobId=") if len(words) > 1 else ""
+            is_answer = not is_unreachable(fault) and words[0] != "-a"
+            return again, f"{fault} for job {job}\n" if is_answer else f"{fault}\n"
+        _, out, err = Tools(self.slurm, self.user).run(argv)
+        return again + out, err
 
     def _fault(self, argv: Sequence[str]) -> str:
         for ask in self.before:
@@ -106,17 +118,21 @@ class Tools:
             live = [job for job in self.slurm.jobs if job.is_live]
             return 0, "".join(f"{job.key} {job.state}\n" for job in live), ""
         jobs = self.slurm.jobs
-        if "-j" in words:
-            assert [*words[:5], *words[6:-1]] == ["-a", "-h", "-t", "all", "-j", "-O"], words
+        plain, (*options, _, fields) = ["-a", "-h", "-t", "all"], words
+        if "-j" in options:
+            *options, _, keys = options
             try:
-                jobs = self.slurm.find(words[5])
+                jobs = [job for key in keys.split(",") for job in self.slurm.find(key)]
             except Rejected as fault:
-                return 1, "", f"slurm_load_jobs error: {fault}\n"
-        else:
-            assert words[:-1] == ["-a", "-h", "-r", "-t", "all", "-O"], words
-        fields = [part.partition(":") for part in words[-1].split(",")]
+                if "," not in keys:
+                    return 1, "", f"slurm_load_jobs error: {fault}\n"
+                jobs = [
+                    job for job in jobs if {job.key, job.array or job.number} & set(keys.split(","))
+                ]
+        assert [word for word in options if word != "-r"] == plain, words
+        parts = [part.partition(":") for part in fields.split(",")]
         return 0, "".join(
-            "".join(_FACTS[name](self.slurm, job) + mark for name, _, mark in fields) + "\n"
+            "".join(_FACTS[name](self.slurm, job) + mark for name, _, mark in parts) + "\n"
             for job in jobs
         ), ""  # fmt: skip
 
@@ -319,6 +335,7 @@ def _submission(slurm: FakeSlurm, options: Mapping[str, str], user: str) -> dict
         "dependency": int(options.get("dependency", "").removeprefix("afterok:") or 0),
         "reservation": options.get("reservation", ""),
         "may_requeue": "no-requeue" not in options,
+        "nice": int(options.get("nice", 0)),
         "hold": "user" if "hold" in options else "",
         "is_exclusive": "exclusive" in options,
         "begins_s": slurm.now_s + float(begin) if begin else 0.0,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -24,6 +24,7 @@ from hadar_slurm.slurm.client.state import (
     SHOW_RESERVATIONS,
     SlurmState,
     read_all,
+    read_jobs,
     read_nodes,
     read_queue,
 )
@@ -32,6 +33,11 @@ from hadar_slurm.slurm.client.updates import SignalCheckpoint, Update
 
 # Words that scontrol does not split when it reads them from its standard input.
 _PLAIN = re.compile(r"[\w.,:/=+\-\[\]|&*()@!]+")
+# What scontrol says of a command without naming the job.
+_REFUSES = (
+    r"slurm_\w+ error: |job notify failure: |scontrol: error: Invalid |Request aborted"
+    "|Update of this parameter is not supported: |invalid |too (few|many) arguments "
+)
 # The time limit of scancel, which sends signals at once.
 _SIGNAL_S = 3.0
 _NOT_SIGNALLED = re.compile(r"job id (\S+?):? (.*)")
@@ -74,10 +80,15 @@ class CommandLine:
 
     def read(self) -> SlurmState:
         """Return the queue, the nodes and the GPUs that jobs hold."""
-        state = read_all(self.runner)
-        return replace(
-            state, shows_invented_max_nodes=scontrol.shows_invented_max_nodes(self.version)
-        )
+        return self._of_version(read_all(self.runner))
+
+    def read_jobs(self, jobs: Collection[JobId]) -> SlurmState:
+        """Return the queue, the GPUs and the details of these jobs."""
+        return self._of_version(read_jobs(self.runner, jobs))
+
+    def _of_version(self, state: SlurmState) -> SlurmState:
+        invents = scontrol.shows_invented_max_nodes(self.version)
+        return replace(state, shows_invented_max_nodes=invents)
 
     def submissions(self) -> dict[JobId, Submission]:
         """Return what each job and array task asked for beside GPUs and nodes."""
@@ -132,8 +143,8 @@ class CommandLine:
     def _control(self, changes: Sequence[Update]) -> list[SlurmError | None]:
         """Make the changes with one scontrol, and assign its errors to them.
 
-        After each command comes a word that scontrol does not know: its errors before the one about
-        that word belong to the command.
+        Before and after each command comes a word that scontrol does not know: what it says between
+        two of these errors belongs to the command, unless it says that without a command too.
         """
         lines = [scontrol.command(change)[1:] for change in changes]
         strange = next((word for line in lines for word in line if not _PLAIN.fullmatch(word)), "")
@@ -141,15 +152,28 @@ class CommandLine:
             fault = SlurmRefused(f"scontrol: {strange!r} is nothing to put on its standard input")
             return [fault] * len(changes)
         mark = f"mark{secrets.token_hex(8)}"
-        script = "".join(f"{' '.join(line)}\n{mark}\n" for line in lines) + "quit\n"
+        script = f"{mark}\n" + "".join(f"{' '.join(line)}\n{mark}\n" for line in lines) + "quit\n"
         try:
             said = self.runner.complaints(["scontrol"], stdin=script)
         except SlurmUnavailable as error:
             return [error] * len(changes)
-        *parts, _ = re.split(rf"[^\n]*{mark}[^\n]*\n?", said)
-        faults: list[SlurmError | None] = []
-        for line, part in zip(lines, parts, strict=False):
-            words = "; ".join(part.split("\n")).strip("; ")
-            faults += [fault_of(f"scontrol {' '.join(line)}: {words}", words) if words else None]
+        before, *parts = re.split(rf"[^\n]*{mark}[^\n]*\n?", said)
+        answers = zip(changes, lines, parts[:-1], strict=False)
+        faults = [_fault(change, line, part, before) for change, line, part in answers]
         unanswered = SlurmUnavailable("scontrol ended before it came to this change")
         return faults + [unanswered] * (len(changes) - len(faults))
+
+
+def _fault(change: Update, line: Sequence[str], said: str, before: str) -> SlurmError | None:
+    """Return the fault of one change by what scontrol said with it, or None.
+
+    A site's configuration may make scontrol warn at any time: a line counts only if it names the
+    job, or is of a form in which scontrol itself refuses (22.05 to 26.05).
+    """
+    words = [text for text in said.splitlines() if text and text not in before.splitlines()]
+    job = re.escape(change.job)
+    names = re.compile(rf"{_REFUSES}|.*\b(for job|job ID) {job}\b|{job}: ")
+    text = "; ".join(words)
+    if any(map(names.match, words)) or is_unreachable(text):
+        return fault_of(f"scontrol {' '.join(line)}: {text}", text)
+    return None

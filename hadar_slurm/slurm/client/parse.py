@@ -8,18 +8,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from ClusterShell.NodeSet import NodeSet, NodeSetException
-
 from hadar_slurm.core.cluster import JobId, Node, NodeName
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import SlurmOutputError
-from hadar_slurm.slurm.client.gres import parse_gpu_detail, parse_gpus
+from hadar_slurm.jobspec.constraint import fold_out
+from hadar_slurm.jobspec.gres import parse_gpu_detail, parse_gpus
 from hadar_slurm.slurm.client.squeue import Fields
 from hadar_slurm.slurm.client.updates import Request
 
@@ -209,24 +209,6 @@ def asked_gpus(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(parse_gpus(whole, untyped=UNTYPED).items()))
 
 
-@lru_cache(maxsize=4096)
-def fold_out(text: str) -> tuple[NodeName, ...]:
-    """Return the node names in a Slurm host list such as `n[1-3],gpu7`."""
-    if not text:
-        return ()
-    try:
-        return tuple(map(NodeName, NodeSet(text, autostep=None)))
-    except NodeSetException as error:
-        raise SlurmOutputError(f"host list: {error}", text) from error
-
-
-# Thousands of jobs exclude the same nodes.
-@lru_cache(maxsize=1024)
-def fold(nodes: tuple[NodeName, ...]) -> str:
-    """Return a Slurm host list of these nodes."""
-    return str(NodeSet.fromlist(list(nodes)))
-
-
 _NODE = re.compile(r"^NodeName=(\S+) (.*)$", re.MULTILINE)
 _NODE_FIELD = re.compile(
     r" (Gres|State|SlurmdStartTime|ActiveFeatures|Partitions|CPUAlloc|CPUTot)=(\S+)"
@@ -257,17 +239,18 @@ def parse_nodes(text: str) -> list[NodeRow]:
         if not {"Gres", "State"} <= field.keys():
             raise SlurmOutputError(f"scontrol show node: {name} lacks Gres or State", rest)
         partitions, features = field.get("Partitions", ""), field.get("ActiveFeatures", "(null)")
-        row = node_row(
-            name,
-            parse_gpus(field["Gres"], untyped=UNTYPED),
-            field["State"],
-            partitions.split(",") if partitions else (),
-            set(features.split(",")) - {"(null)"},
-            has_reported=field.get("SlurmdStartTime") != "None",
-            num_cpus=int(field.get("CPUTot", 0)),
-            used_cpus=int(field.get("CPUAlloc", 0)),
+        rows.append(
+            node_row(
+                name,
+                parse_gpus(field["Gres"], untyped=UNTYPED),
+                field["State"],
+                partitions.split(",") if partitions else (),
+                set(features.split(",")) - {"(null)"},
+                has_reported=field.get("SlurmdStartTime") != "None",
+                num_cpus=int(field.get("CPUTot", 0)),
+                used_cpus=int(field.get("CPUAlloc", 0)),
+            )
         )
-        rows.append(row)
     if text.strip() and not rows:
         raise SlurmOutputError("scontrol show node: no node found", text)
     return rows
@@ -337,7 +320,7 @@ def parse_reservations(text: str) -> list[Reservation]:
     ]
 
 
-_JOB_LINE = re.compile(r"^JobId=(\d+) ", re.MULTILINE)
+JOB_LINE = re.compile(r"^JobId=(\d+) ", re.MULTILINE)
 
 
 def split_job_details(text: str, known: Container[str]) -> dict[str, str]:
@@ -347,18 +330,21 @@ def split_job_details(text: str, known: Container[str]) -> dict[str, str]:
     `known`, or that comes twice, reveals such a name, which may have cut the line before it.
     Neither line is returned: query those jobs one by one.
     """
-    starts = [match.start() for match in _JOB_LINE.finditer(text)]
-    lines = [text[start:end] for start, end in pairwise([*starts, len(text)])]
-    numbers = [line[len("JobId=") : line.index(" ")] for line in lines]
-    times = Counter(numbers)
-    is_suspect = [number not in known or times[number] > 1 for number in numbers]
+    lines, is_suspect = suspects(text, known)
     return {
         number: line
-        for number, line, suspect in zip(
-            numbers, lines, pairwise([*is_suspect, False]), strict=True
-        )
+        for (number, line), suspect in zip(lines, pairwise([*is_suspect, False]), strict=True)
         if not any(suspect)
     }
+
+
+def suspects(text: str, known: Container[str]) -> tuple[list[tuple[str, str]], list[bool]]:
+    """Return the lines of jobs with their numbers, and whether each may be an imitation."""
+    starts = [match.start() for match in JOB_LINE.finditer(text)]
+    shown = [text[start:end] for start, end in pairwise([*starts, len(text)])]
+    lines = [(line[len("JobId=") : line.index(" ")], line) for line in shown]
+    times = Counter(number for number, _ in lines)
+    return lines, [number not in known or times[number] > 1 for number, _ in lines]
 
 
 # Matches before JobName, where a user could imitate it.
@@ -371,14 +357,20 @@ def array_throttles(details: Iterable[str]) -> dict[str, int]:
     return {match[1]: int(match[2]) for match in found if match and int(match[2])}
 
 
-_EXCLUDED = re.compile(r" ExcNodeList=(\S+)")
-_NICE = re.compile(r" Nice=(-?\d+)")
-_CRON = re.compile(r" CronJob=Yes\b")
+def _values(name: str, detail: str) -> set[str]:
+    """Return a field of a detail line: several values where a text of its user imitates it."""
+    return set(re.findall(rf" {name}=(\S+)", detail))
+
+
+def _only(name: str, detail: str) -> str:
+    """Return a field of a job's detail line; empty where it is in doubt."""
+    found = _values(name, detail)
+    return found.pop() if len(found) == 1 else ""
 
 
 def is_set_apart_by_detail(detail: str) -> bool:
     """Return whether a job's detail line shows scrontab, or excluded nodes that are in doubt."""
-    return _CRON.search(detail) is not None or len(set(_EXCLUDED.findall(detail))) > 1
+    return " CronJob=Yes" in detail or len(_values("ExcNodeList", detail)) > 1
 
 
 _EXCLUSIVE = re.compile(r" Exclusive=(?!NO )[A-Z]")
@@ -394,33 +386,23 @@ def exclusive_jobs(text: str, known: Container[str]) -> frozenset[str]:
 
 
 def excluded_nodes(detail: str) -> tuple[NodeName, ...]:
-    """Return the nodes that a job excludes, by its detail line.
-
-    Empty if its name or comment imitates that part of the line.
-    """
-    found = set(_EXCLUDED.findall(detail))
-    return fold_out(found.pop()) if len(found) == 1 and found != {"(null)"} else ()
+    """Return the nodes that a job excludes, by its detail line; none where that is in doubt."""
+    found = _only("ExcNodeList", detail)
+    return () if found in NOTHING else fold_out(found)
 
 
 def nice_value(detail: str) -> int | None:
-    """Return a job's nice value by its detail line; None if a text of its user imitates it."""
-    found = set(_NICE.findall(detail))
-    return int(found.pop()) if len(found) == 1 else None
-
-
-_TIME_LIMIT = re.compile(r" TimeLimit=(\S+)")
+    """Return a job's nice value by its detail line; None where it is in doubt."""
+    found = _only("Nice", detail)
+    return int(found) if found else None
 
 
 def time_limit_s(detail: str) -> float:
-    """Return a job's time limit in seconds by its detail line; 0: none, or its texts imitate it."""
-    found = set(_TIME_LIMIT.findall(detail))
-    return (parse_time_limit(found.pop()) or 0.0) if len(found) == 1 else 0.0
+    """Return a job's time limit in seconds by its detail line; 0: none, or it is in doubt."""
+    return parse_time_limit(_only("TimeLimit", detail) or "UNLIMITED") or 0.0
 
 
-_SIZES = tuple(
-    re.compile(rf" {name}=(\S+)")
-    for name in ("MinCPUsNode", "CPUs/Task", "MinMemoryNode", "MinMemoryCPU")
-)
+_SIZES = ("MinCPUsNode", "CPUs/Task", "MinMemoryNode", "MinMemoryCPU")
 _MEMORY = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)")
 _MB = {"K": 1 / 1024, "M": 1.0, "": 1.0, "G": 1024.0, "T": 1024.0**2}
 
@@ -439,7 +421,7 @@ def sizes(detail: str) -> Sizes | None:
 
     Slurm shows the memory of the node or that of a core.
     """
-    found = [set(pattern.findall(detail)) for pattern in _SIZES]
+    found = [_values(name, detail) for name in _SIZES]
     cores, task_cores, *memory = ("".join(values) for values in found)
     is_sure = all(len(values) <= 1 for values in found) and cores.isdecimal()
     if not (is_sure and task_cores.isdecimal() and len(list(filter(None, memory))) == 1):
@@ -477,7 +459,9 @@ def held_gang(detail: str, nodes: Iterable[NodeName]) -> Gang:
     allowed = set(nodes)
     counts: dict[tuple[str, str], int] = {}
     for names, gpus in parse_gpu_detail(detail):
-        for name in allowed.intersection(fold_out(names)):
-            for gpu_type, count in gpus.items():
-                counts[name, gpu_type] = max(count, counts.get((name, gpu_type), 0))
+        # A list that cannot be read, or is longer than the job's own, is a text of its owner.
+        with suppress(SlurmOutputError):
+            for name in allowed.intersection(fold_out(names, len(allowed))):
+                for gpu_type, count in gpus.items():
+                    counts[name, gpu_type] = max(count, counts.get((name, gpu_type), 0))
     return Gang.of(counts)

@@ -5,7 +5,7 @@ Adapters make no decisions and keep no state about jobs. All pass the tests of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -82,6 +82,9 @@ class SlurmAdapter(Protocol):
         The queue is read first: the state lacks a job that starts after it until the next read,
         and still counts a job that ends after it.
         """
+
+    def read_jobs(self, jobs: Collection[JobId]) -> SlurmState:
+        """Return what Slurm shows now of those of these jobs that it knows, in two calls."""
 
     def submissions(self) -> dict[JobId, Submission]:
         """Return what each job and array task asked for beside GPUs and nodes."""

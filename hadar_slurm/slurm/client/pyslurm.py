@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -19,13 +19,20 @@ from typing import Any, Protocol, cast
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.errors import ConfigError, SlurmError, SlurmOutputError, SlurmUnavailable
+from hadar_slurm.jobspec.constraint import fold_out
 from hadar_slurm.slurm.client import parse
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.longest import longest_limits
-from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow
+from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow, Sizes
 from hadar_slurm.slurm.client.runner import Runner, fault_of
-from hadar_slurm.slurm.client.squeue import Fields
-from hadar_slurm.slurm.client.state import SlurmState, read_sizes, reservations_of, squeue
+from hadar_slurm.slurm.client.squeue import Fields, squeue
+from hadar_slurm.slurm.client.state import (
+    SHOW_JOBS,
+    SlurmState,
+    has_sizes,
+    reservations_of,
+    sizes_by_type,
+)
 from hadar_slurm.slurm.client.updates import Release, Requeue, SignalCheckpoint, Update
 
 # Fields that pyslurm lacks or changes: it shows the first task of an array and a job without tasks
@@ -99,7 +106,7 @@ class PySlurm(CommandLine):
             nodes,
             {key: gang for key, gang in gangs.items() if gang.slots},
             frozenset(row.key for job, row in jobs if row.is_live and job.is_cronjob),
-            {row.key: parse.fold_out(job.excluded_nodes or "") for job, row in jobs if row.is_live},
+            {row.key: fold_out(job.excluded_nodes or "") for job, row in jobs if row.is_live},
             {row.key: job.nice or 0 for job, row in jobs if row.state == "PENDING"},
             {
                 row.key: parse.asked_nodes(
@@ -117,7 +124,7 @@ class PySlurm(CommandLine):
             },
             most_s=longest_limits((row for _, row in jobs), self.runner),
             reservations=reservations_of((row for _, row in jobs), self.runner),
-            sizes=read_sizes(self.runner, [row for _, row in jobs]),
+            sizes=_read_sizes(self.runner, [row for _, row in jobs]),
         )
 
     def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:
@@ -171,6 +178,14 @@ class PySlurm(CommandLine):
             return list(records.load().values())
         except self.library.RPCError as error:
             raise SlurmUnavailable(f"pyslurm: {error}") from error
+
+
+def _read_sizes(runner: Runner, rows: Collection[QueueRow]) -> dict[JobId, Sizes]:
+    """Return the cores and memory of waiting copies that have them by type, if there are any."""
+    if not any(has_sizes(row) for row in rows):
+        return {}
+    known = {row.raw_id for row in rows}
+    return sizes_by_type(rows, parse.split_job_details(runner.run(SHOW_JOBS), known))
 
 
 def _rows(job: Any, asked: Mapping[str, str], user: str) -> list[QueueRow]:

@@ -26,6 +26,9 @@ _UNREACHABLE = (
     "Unable to establish control machine address",
 )
 
+# How many warnings are remembered of a program: a site's are constant.
+_MOST_WARNINGS = 200
+
 # The outcomes of a command.
 DONE, REFUSED, UNAVAILABLE = "done", "refused", "unavailable"
 
@@ -46,6 +49,8 @@ class Runner:
     # Called after each command with the program's name and the outcome: `done`, `refused` (another
     # status than 0) or `unavailable`.
     on_answer: Callable[[str, str], None] = lambda program, answer: None
+    # What each program says on its error stream though nothing is wrong, by line.
+    _warnings: dict[str, set[str]] = field(default_factory=dict, compare=False, repr=False)
 
     def variables(self) -> dict[str, str]:
         """Return the environment that commands run with."""
@@ -62,13 +67,28 @@ class Runner:
         """
         done = self._done(argv, stdin)
         if done.returncode == 0:
+            known = self._warnings.setdefault(argv[0], set())
+            known.update(done.stderr.splitlines()[: _MOST_WARNINGS - len(known)])
             return done.stdout
-        words = (done.stderr.strip() or done.stdout.strip()).replace("\n", "; ")
+        words = "; ".join(self._faults(argv[0], done.stderr) or done.stdout.split("\n")).strip("; ")
         raise fault_of(f"{' '.join(argv)}: status {done.returncode}: {words}", words)
 
     def complaints(self, argv: Sequence[str], *, stdin: str) -> str:
         """Return the error stream, at any status; raises SlurmUnavailable if missing or slow."""
         return self._done(argv, stdin).stderr
+
+    def replies(self, argv: Sequence[str], *, stdin: str) -> str:
+        """Return the output, at any status; raises SlurmUnavailable as `run` does."""
+        done = self._done(argv, stdin)
+        words = "; ".join(self._faults(argv[0], done.stderr))
+        if is_unreachable(words):
+            raise SlurmUnavailable(f"{' '.join(argv)}: {words}")
+        return done.stdout
+
+    def _faults(self, program: str, said: str) -> list[str]:
+        """Return the lines of an error stream without those that the program always has."""
+        known = self._warnings.get(program, ())
+        return [line for line in said.splitlines() if line.strip() and line not in known]
 
     def _done(self, argv: Sequence[str], stdin: str) -> subprocess.CompletedProcess[str]:
         self.on_run()

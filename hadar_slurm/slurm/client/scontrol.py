@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hadar_slurm.core.gang import Gang
+from hadar_slurm.jobspec.constraint import fold
 from hadar_slurm.slurm.client import updates
-from hadar_slurm.slurm.client.parse import UNTYPED, fold
+from hadar_slurm.slurm.client.parse import UNTYPED
 from hadar_slurm.slurm.client.updates import Request, Update
 
 # Slurm writes gres/gpu:2 from this version on, gres:gpu:2 before it.

@@ -1,4 +1,4 @@
-"""Builds squeue's format argument, and splits its output into fields. Pure.
+"""Asks squeue, and splits its output into fields.
 
 Users choose job names, comments and, without slurmdbd, accounts freely, separators and line breaks
 included: such a field ends with a mark that no user can foresee, a new one for each call.
@@ -6,10 +6,12 @@ included: such a field ends with a mark that no user can foresee, a new one for 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hadar_slurm.errors import SlurmOutputError
+from hadar_slurm.slurm.client.runner import Runner
 
 _SEPARATOR = "|"
 
@@ -41,3 +43,10 @@ class Fields:
             if len(values) != len(names):
                 raise SlurmOutputError(f"squeue: expected {len(names)} fields", head)
             yield dict(zip(names, values, strict=True))
+
+
+def squeue(runner: Runner, fields: Fields, *options: str) -> tuple[str, str]:
+    """Return squeue's output for `fields`, and its mark, which no user can foresee."""
+    mark = f"#{secrets.token_hex(16)}"
+    # -a: jobs in hidden partitions hold GPUs too.
+    return runner.run(["squeue", "-a", "-h", *options, "-O", fields.argument(mark)]), mark

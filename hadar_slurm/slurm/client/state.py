@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 
 from hadar_slurm.core.cluster import Cluster, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
-from hadar_slurm.errors import SlurmRefused
+from hadar_slurm.jobspec.constraint import allows
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client import parse
-from hadar_slurm.slurm.client.constraint import allows
-from hadar_slurm.slurm.client.longest import longest_limits
-from hadar_slurm.slurm.client.parse import (
-    HOLDING_STATES,
-    NodeRow,
-    QueueRow,
-    Sizes,
-    asked_nodes,
-)
+from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow, Sizes, asked_nodes
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.client.squeue import Fields
+from hadar_slurm.slurm.client.squeue import squeue
 from hadar_slurm.slurm.client.updates import Request
 
 Reservations = Mapping[str, frozenset[NodeName]]
 
 SHOW_RESERVATIONS = ("scontrol", "-a", "show", "reservation", "-o")
 SHOW_JOBS = ("scontrol", "-a", "show", "job", "-d", "-o")
-# How many pending jobs are asked for one by one in a reading, in the time of some 10 ms each.
-_MOST_ASKED = 32
 
 
 @dataclass(frozen=True)
@@ -169,13 +157,6 @@ def read_queue(runner: Runner) -> dict[JobId, QueueRow]:
     return {row.key: row for row in rows}
 
 
-def squeue(runner: Runner, fields: Fields, *options: str) -> tuple[str, str]:
-    """Return squeue's output for `fields`, and its mark, which no user can foresee."""
-    mark = f"#{secrets.token_hex(16)}"
-    # -a: jobs in hidden partitions hold GPUs too.
-    return runner.run(["squeue", "-a", "-h", *options, "-O", fields.argument(mark)]), mark
-
-
 def read_nodes(runner: Runner) -> tuple[NodeRow, ...]:
     """Return every node."""
     return tuple(parse.parse_nodes(runner.run(["scontrol", "-a", "show", "node", "-o"])))
@@ -183,17 +164,33 @@ def read_nodes(runner: Runner) -> tuple[NodeRow, ...]:
 
 def read_all(runner: Runner) -> SlurmState:
     """Return queue, nodes and jobs' details, in three calls: see `SlurmAdapter.read`."""
-    queue = read_queue(runner)
-    nodes = read_nodes(runner)
+    queue, nodes = read_queue(runner), read_nodes(runner)
+    state, rows = _state(queue, queue.values(), runner), queue.values()
+    most_s, reservations = _longest_limits(rows, runner), reservations_of(rows, runner)
+    return replace(state, nodes=nodes, most_s=most_s, reservations=reservations)
+
+
+def read_jobs(runner: Runner, jobs: Collection[JobId]) -> SlurmState:
+    """Return the queue and details of these jobs: see `SlurmAdapter.read_jobs`."""
+    whole = read_queue(runner) if jobs else {}
+    queue = {key: row for key, row in whole.items() if key in jobs}
+    return _state(queue, whole.values(), runner)
+
+
+def _state(queue: dict[JobId, QueueRow], rows: Collection[QueueRow], runner: Runner) -> SlurmState:
+    """Return the state of the jobs in `queue`, a part of all `rows`, by their detail lines."""
     live = [row for row in queue.values() if row.is_live]
     if not live:
-        return SlurmState(queue, nodes, {})
-    known = {row.raw_id for row in queue.values()}
-    details = parse.split_job_details(runner.run(SHOW_JOBS), known)
-    unseen = _add_details(details, live, runner)
+        return SlurmState(queue, (), {})
+    text = runner.run(SHOW_JOBS)
+    details = parse.split_job_details(text, {row.raw_id for row in rows})
+    unseen = frozenset[JobId]()
+    if any(row.raw_id not in details for row in live):
+        from hadar_slurm.slurm.client.doubts import resolved
+
+        details, unseen = resolved(text, rows, live, runner)
     of_row = {row.key: details.get(row.raw_id, "") for row in live}
     pending = [row.key for row in live if row.state == "PENDING"]
-    apart = {key for key, detail in of_row.items() if parse.is_set_apart_by_detail(detail)}
     gangs = {
         row.key: parse.held_gang(of_row[row.key], row.nodes)
         for row in live
@@ -201,38 +198,38 @@ def read_all(runner: Runner) -> SlurmState:
     }
     return SlurmState(
         queue,
-        nodes,
+        (),
         {key: gang for key, gang in gangs.items() if gang.slots},
-        frozenset(apart),
+        frozenset(key for key, line in of_row.items() if parse.is_set_apart_by_detail(line)),
         {key: parse.excluded_nodes(line) for key, line in of_row.items() if line},
-        {key: nice for key in pending if (nice := parse.nice_value(of_row[key])) is not None},
-        {key: asked_nodes(of_row[key], queue[key].request.num_nodes) for key in pending},
+        nice={key: nice for key in pending if (nice := parse.nice_value(of_row[key])) is not None},
+        num_nodes={key: asked_nodes(of_row[key], queue[key].request.num_nodes) for key in pending},
         throttles=parse.array_throttles(of_row.values()),
         limits_s={key: s for key, line in of_row.items() if (s := parse.time_limit_s(line))},
-        most_s=longest_limits(live, runner),
-        reservations=reservations_of(live, runner),
-        sizes=_sizes_by_type(live, details),
+        sizes=sizes_by_type(live, details),
         unseen=unseen,
     )
 
 
-def read_sizes(runner: Runner, rows: Collection[QueueRow]) -> dict[JobId, Sizes]:
-    """Return the cores and memory of waiting copies that have them by type, if there are any."""
-    if not any(_has_sizes(row) for row in rows):
+def _longest_limits(rows: Iterable[QueueRow], runner: Runner) -> dict[JobId, float]:
+    found = (decode_or_none(row.comment) for row in rows if row.is_live)
+    if not any(description is not None and description.time_on for description in found):
         return {}
-    known = {row.raw_id for row in rows}
-    return _sizes_by_type(rows, parse.split_job_details(runner.run(SHOW_JOBS), known))
+    from hadar_slurm.slurm.client.longest import longest_limits
+
+    return longest_limits(rows, runner)
 
 
-def _has_sizes(row: QueueRow) -> bool:
+def has_sizes(row: QueueRow) -> bool:
+    """Return whether a job waits that has cores or memory by GPU type."""
     description = decode_or_none(row.comment) if row.state == "PENDING" else None
     return description is not None and bool(description.cores or description.memory_mb)
 
 
-def _sizes_by_type(rows: Iterable[QueueRow], details: Mapping[str, str]) -> dict[JobId, Sizes]:
+def sizes_by_type(rows: Iterable[QueueRow], details: Mapping[str, str]) -> dict[JobId, Sizes]:
     """Return what hadard is to change and put back of these, by the jobs' detail lines."""
     found = {}
-    for row in filter(_has_sizes, rows):
+    for row in filter(has_sizes, rows):
         description = decode_or_none(row.comment)
         sizes = parse.sizes(details.get(row.raw_id, ""))
         if sizes is None or description is None:
@@ -244,31 +241,3 @@ def _sizes_by_type(rows: Iterable[QueueRow], details: Mapping[str, str]) -> dict
             sizes = sizes._replace(node_cores="", task_cores="")
         found[row.key] = sizes
     return found
-
-
-def _add_details(
-    details: dict[str, str], live: Iterable[QueueRow], runner: Runner
-) -> frozenset[JobId]:
-    """Add the lines in doubt of jobs that hold GPUs or that hadard places, asked for one by one.
-
-    A job that is submitted after the queue was read puts the line before its own in doubt, and a
-    name that imitates lines many. Returns the pending jobs that were too many to ask for.
-    """
-    doubtful = [row for row in live if row.raw_id not in details]
-    pending = {
-        row.raw_id: row
-        for row in doubtful
-        if row.state == "PENDING" and decode_or_none(row.comment) is not None
-    }
-    holding = [row.raw_id for row in doubtful if row.state in HOLDING_STATES]
-    for raw_id in (*holding, *islice(pending, _MOST_ASKED)):
-        details[raw_id] = _detail(runner, raw_id)
-    return frozenset(row.key for row in doubtful if row.raw_id in pending.keys() - details.keys())
-
-
-def _detail(runner: Runner, raw_id: str) -> str:
-    """Return the detail line of one job; empty where Slurm has forgotten the job."""
-    try:
-        return runner.run([*SHOW_JOBS, raw_id])
-    except SlurmRefused:
-        return ""

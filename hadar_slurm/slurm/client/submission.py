@@ -11,8 +11,8 @@ from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import SlurmOutputError
 from hadar_slurm.slurm.client.parse import NOTHING, exclusive_jobs
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.client.squeue import Fields
-from hadar_slurm.slurm.client.state import SHOW_JOBS, squeue
+from hadar_slurm.slurm.client.squeue import Fields, squeue
+from hadar_slurm.slurm.client.state import SHOW_JOBS
 
 SUBMISSION = Fields(
     "JobID JobArrayID TimeLimit NumTasks NTPerNode OverSubscribe tres-alloc",

@@ -26,8 +26,9 @@ from typing import Any
 from hadar_slurm import untrusted_files
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.errors import LedgerError, SlurmError, SlurmOutputError, SlurmRefused
+from hadar_slurm.jobspec.constraint import fold, fold_out
 from hadar_slurm.jobspec.description import decode_or_none
-from hadar_slurm.slurm.client.parse import QueueRow, fold, fold_out
+from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.updates import SIZES, Request, Update
 from hadar_slurm.slurm.enforce.claim import Claim, State

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import LedgerError, SlurmError
+from hadar_slurm.jobspec.constraint import fold
 from hadar_slurm.slurm.client import scontrol, updates
-from hadar_slurm.slurm.client.parse import QueueRow, fold
+from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import waits_for_nodes
 from hadar_slurm.slurm.enforce.claim import Claim, State

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hadar_slurm.jobspec.gres import parse_gpus
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.fairshare import parse_fair_shares
-from hadar_slurm.slurm.client.gres import parse_gpus
 from hadar_slurm.slurm.client.parse import (
     array_throttles,
     asked_nodes,

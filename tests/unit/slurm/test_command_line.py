@@ -47,11 +47,11 @@ def marks(stdin: str) -> list[str]:
     return [line for line in stdin.splitlines() if line.startswith("mark")]
 
 
-def complaining(*complaints: str) -> Answer:
-    """Return an answer of scontrol with these errors, each before the next mark."""
+def complaining(*complaints: str, always: str = "") -> Answer:
+    """Return an answer of scontrol with these errors of the commands, behind one of its own."""
 
     def answer(argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
-        pairs = zip(complaints, marks(stdin), strict=True)
+        pairs = zip((always, *complaints), marks(stdin), strict=True)
         return 1, "", "".join(f"{said}invalid keyword: {mark}\n" for said, mark in pairs)
 
     return answer
@@ -74,6 +74,55 @@ def test_complaints_belong_to_the_command_before_the_mark() -> None:
     )
 
 
+WARNINGS = [
+    "scontrol: error: Ignoring ControlMachine since SlurmctldHost is set.",
+    "scontrol: error: NodeNames=n1 CPUs=1 match no Sockets. Resetting CPUs.",
+    "scontrol: error: MemSpecLimit: not supported here for job 17",
+    "scontrol: warning: Ignoring file-less GPU gpu:1",
+    "nss_ldap: failed to bind to LDAP server: Connection refused",
+    "scontrol: error: Invalid value of something in slurm.conf",
+]
+
+
+@pytest.mark.parametrize("said", WARNINGS)
+def test_what_scontrol_always_says_is_no_refusal(said: str) -> None:
+    """A warning at scontrol's start belongs to no change, even if it comes again with each."""
+    for again in ("", said + "\n"):
+        answer = complaining(again, again, again, always=said + "\n")
+        slurm = CommandLine(Scripted(answer=answer))
+        assert slurm.change([Hold(ONE), Release(TWO), Hold(THREE)]) == [None] * 3
+
+
+@pytest.mark.parametrize("said", WARNINGS[:4])
+def test_a_warning_that_comes_late_is_no_refusal(said: str) -> None:
+    """Slurm's plug-ins are loaded, and warn, with the first command that needs them."""
+    refused = "Access/permission denied for job 2\n"
+    slurm = CommandLine(Scripted(answer=complaining(said + "\n", said + "\n" + refused)))
+    first, second = slurm.change([Hold(ONE), Hold(TWO)])
+    assert first is None
+    assert isinstance(second, SlurmRefused)
+
+
+@pytest.mark.parametrize(
+    ("said", "job"),
+    [
+        ("Invalid node name specified for job 1\n", "1"),
+        ("3_1: Job is no longer pending execution\n", "3_1"),
+        ("scontrol: error: Invalid job ID 1\n", "1"),
+        ("Update of this parameter is not supported: X=\nRequest aborted\n", "1"),
+        ("slurm_suspend error: No error\n", "1"),
+        ("invalid nice value, must be between 1 and 2\n", "1"),
+    ],
+)
+def test_a_refusal_names_its_job_or_has_a_form_of_scontrols(said: str, job: str) -> None:
+    """It stays a refusal behind a warning."""
+    for noise in ("", WARNINGS[0] + "\n"):
+        slurm = CommandLine(Scripted(answer=complaining(noise + said, always=noise)))
+        [fault] = slurm.change([Hold(JobId(job))])
+        assert isinstance(fault, SlurmRefused)
+        assert str(fault).endswith("; ".join(said.split("\n")).strip("; "))
+
+
 def test_each_batch_has_one_process_and_marks_that_nobody_can_foresee() -> None:
     """With predictable marks, a user could forge a mark in a job's texts."""
     runner = Scripted(answer=complaining("", ""))
@@ -82,7 +131,7 @@ def test_each_batch_has_one_process_and_marks_that_nobody_can_foresee() -> None:
     slurm.change([Hold(ONE), Release(TWO)])
     (argv, first), (_, second) = runner.seen
     assert argv == ["scontrol"]
-    assert first.splitlines()[::2] == ["uhold 1", "release 2", "quit"]
+    assert first.splitlines()[1::2] == ["uhold 1", "release 2", "quit"]
     assert marks(first)[0] != marks(second)[0]
     assert len(marks(first)[0]) > 16
 
@@ -122,7 +171,7 @@ def test_a_scontrol_that_ends_early_leaves_the_rest_open() -> None:
     """The commands without an answer may or may not have been carried out."""
 
     def answer(argv: Sequence[str], stdin: str) -> tuple[int, str, str]:
-        return 1, "", f"invalid keyword: {marks(stdin)[0]}\nInvalid job id"
+        return 1, "", f"invalid keyword: {marks(stdin)[0]}\n" * 2 + "Invalid job id"
 
     faults = CommandLine(Scripted(answer=answer)).change([Hold(ONE), Hold(TWO), Hold(THREE)])
     assert faults[0] is None

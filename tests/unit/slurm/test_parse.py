@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +14,13 @@ from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import JobId, Node, NodeName
 from hadar_slurm.core.job import Shape
-from hadar_slurm.errors import SlurmOutputError, SlurmRefused
+from hadar_slurm.errors import SlurmOutputError
+from hadar_slurm.jobspec.constraint import fold_out
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.client import parse
+from hadar_slurm.slurm.client.doubts import job_details
 from hadar_slurm.slurm.client.parse import (
     asked_nodes,
-    fold_out,
     held_gang,
     is_set_apart_by_detail,
     node_row,
@@ -304,7 +306,6 @@ def test_no_nodes_are_read() -> None:
         ("n[08-11]", ("n08", "n09", "n10", "n11")),
         ("gpu7,n[1-2]", ("gpu7", "n1", "n2")),
         ("r[1-2]n[1-2]", ("r1n1", "r1n2", "r2n1", "r2n2")),
-        ("a-b[1-2]-x", ("a-b1-x", "a-b2-x")),
     ],
 )
 def test_host_lists_are_folded_out(text: str, names: tuple[str, ...]) -> None:
@@ -336,6 +337,15 @@ def test_where_a_line_speaks_twice_of_a_node_the_more_counts() -> None:
     """GPUs that a job may hold are not given to another job."""
     name = "x Nodes=n1 CPU_IDs=0 Mem=1 GRES=gpu:v100:2"
     assert held_gang(a_detail("1", name=name), [NodeName("n1")]) == a_gang("n1:v100:2")
+
+
+@pytest.mark.parametrize(
+    "nodes", ["n[1-", "n[0-99999999]", "n[1-2]", "]", f"n[{'9' * 5000}-1]", "n[2-1]"]
+)
+def test_a_list_that_no_job_can_have_is_no_allocation(nodes: str) -> None:
+    """A text of a user neither ends the reading nor keeps it busy."""
+    name = f"x Nodes={nodes} CPU_IDs=0 Mem=1 GRES=gpu:v100:4"
+    assert held_gang(a_detail("1", name=name), [NodeName("n1")]) == a_gang("n1:v100:1")
 
 
 def test_a_job_without_gpus_holds_none() -> None:
@@ -383,19 +393,32 @@ class Told(Runner):
 
     queue: str = ""
     details: dict[str, str] = field(default_factory=dict)
+    # How many jobs were asked for with each command.
+    asked: list[int] = field(default_factory=list)
 
     def run(self, argv: Sequence[str], *, stdin: str = "") -> str:
         """Return the output of the command."""
         if argv[0] == "squeue":
+            if argv[-1].startswith("JobID:|,Name:"):
+                return self._texts(argv[-1].rpartition(":")[2])
             return self.queue.replace(MARK, argv[-1].rpartition(":")[2])
         if argv[:4] == ["scontrol", "-a", "show", "node"]:
             return NODES
-        asked = [word for word in argv[4:] if not word.startswith("-")]
-        if not asked:
-            return "".join(self.details.values())
-        if asked[0] not in self.details:
-            raise SlurmRefused("slurm_load_jobs error: Invalid job id specified")
-        return self.details[asked[0]]
+        return "".join(self.details.values())
+
+    def replies(self, argv: Sequence[str], *, stdin: str) -> str:
+        """Return the output of one scontrol with several commands."""
+        assert argv == ["scontrol", "-a", "-d", "-o"]
+        words = [line.split()[-1] for line in stdin.splitlines()]
+        self.asked.append(len(words) // 2)
+        return "".join(
+            self.details.get(word, "" if word.isdigit() else f"{word}\n") for word in words
+        )
+
+    def _texts(self, mark: str) -> str:
+        name = re.compile(r"JobName=(.*) UserId=", re.DOTALL)
+        names = {n: match[1] for n, line in self.details.items() if (match := name.search(line))}
+        return "".join(f"{n}|{text}{mark}" + f"-{mark}" * 5 + "\n" for n, text in names.items())
 
 
 def running(number: str) -> str:
@@ -437,13 +460,63 @@ def test_a_job_submitted_between_two_commands_hides_no_other_ones_details(tmp_pa
     assert reading.unseen == set()
 
 
-def test_names_that_put_many_jobs_in_doubt_do_not_keep_the_round_busy(tmp_path: Path) -> None:
+def pending_detail(number: str, name: str = "x") -> str:
+    return (
+        f"JobId={number} JobName={name} UserId=root(0) JobState=PENDING TimeLimit=00:01:00 "
+        "ExcNodeList=(null) NumNodes=1-2 \n"
+    )
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("more", ["", "JobId=9 JobName=own\n", "JobId=12345 JobName=nobody\n"])
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_one_job_that_imitates_all_others_harms_itself_only(
+    more: str, end: str, *, is_first: bool
+) -> None:
+    """The others are known at once, whoever imitates them, and it does not hide its own GPUs."""
+    numbers = [str(number) for number in range(10, 610)]
+    lines = {number: pending_detail(number) for number in numbers}
+    forged = "".join(f"{line.strip()} Nodes=n1 GRES=gpu:v100:4\n" for line in lines.values())
+    own = {"9": a_detail("9", name=f"x\n{more}{forged.strip()}{end}")}
+    told = Told(
+        queue=running("9") + "".join(map(managed, numbers)),
+        details={**own, **lines} if is_first else {**lines, **own},
+    )
+    reading = read_all(told)
+    assert {reading.limits_s.get(number) for number in numbers} == {60.0}
+    assert reading.unseen == set()
+    assert reading.gangs == {"9": a_gang("n1:v100:1")}
+    assert sum(told.asked) < 10
+
+
+def test_an_imitation_of_a_whole_line_does_not_remove_the_line(tmp_path: Path) -> None:
+    """Where a line stands more often than its imitators have it, it is asked for."""
+    numbers = [str(number) for number in range(10, 30)]
+    lines = {number: pending_detail(number) for number in numbers}
+    lines["9"] = a_detail("9", name="x\n" + "".join(lines.values()))
+    told = Told(queue=running("9") + "".join(map(managed, numbers)), details=lines)
+    reading = read_all(told)
+    assert set(numbers) <= reading.limits_s.keys()
+    assert reading.gangs == {"9": a_gang("n1:v100:1")}
+
+
+def test_texts_that_put_many_jobs_in_doubt_do_not_keep_the_round_busy(tmp_path: Path) -> None:
     """Beyond a number of questions, jobs without details are known as such."""
-    numbers = [str(number) for number in range(10, 110)]
-    lines = {n: f"JobId={n} JobName=x\nJobId=7 TimeLimit=00:01:00 \n" for n in numbers}
-    reading = read_all(Told(queue="".join(map(managed, numbers)), details=lines))
-    assert len(reading.limits_s) == 32
+    numbers = [str(number) for number in range(1000, 1700)]
+    lines = {n: pending_detail(n, "x\nJobId=7 JobName=y") for n in numbers}
+    told = Told(queue="".join(map(managed, numbers)), details=lines)
+    reading = read_all(told)
+    assert told.asked == [300, 300]
+    assert len(reading.limits_s) == 600
     assert reading.unseen == set(numbers) - reading.limits_s.keys()
+
+
+def test_a_job_that_has_ended_meanwhile_is_left_out() -> None:
+    """Slurm has forgotten it; the others are shown."""
+    told = Told(details={"1": a_detail("1"), "3": a_detail("3")})
+    found = job_details([JobId("1"), JobId("2"), JobId("3")], told)
+    assert found == {"1": a_detail("1"), "3": a_detail("3")}
+    assert job_details([], told) == {}
 
 
 # What squeue does not show

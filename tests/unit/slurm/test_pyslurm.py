@@ -217,7 +217,7 @@ class Commands(Runner):
 
     def complaints(self, argv: Sequence[str], *, stdin: str) -> str:
         """Record the commands on scontrol's standard input; report only the marks as invalid."""
-        words, marks = stdin.splitlines()[:-1:2], stdin.splitlines()[1::2]
+        words, marks = stdin.splitlines()[1:-1:2], stdin.splitlines()[::2]
         self.scripts.append("\n".join(words))
         return "".join(f"invalid keyword: {mark}\n" for mark in marks)
 

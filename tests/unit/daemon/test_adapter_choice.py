@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from hadar_slurm.daemon.adapter import make_adapter
 from hadar_slurm.errors import ConfigError, SlurmUnavailable
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.pyslurm import Installed, PySlurm
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.client.select import make_adapter
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.slurm.client.constraint import allows
+from hadar_slurm.jobspec.constraint import allows
 
 NODES = {
     "n1": frozenset({"v100", "ib"}),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hadar_slurm.slurm.client.gres import parse_gpu_detail, parse_gpus
+from hadar_slurm.jobspec.gres import parse_gpu_detail, parse_gpus
 
 # `scontrol show job -d -o` of a running job, from JOB_GRES on; the text before names no GPU.
 TWO_NODES = (

@@ -1,0 +1,157 @@
+"""A real Slurm with a slurm.conf that warns, names of nodes with several numbers, hostile texts."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from integration.conftest import reset
+from integration.site import eventually
+
+from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.core.gang import Gang
+from hadar_slurm.devcluster.cluster import LocalCluster
+from hadar_slurm.devcluster.config import NodeShape
+from hadar_slurm.errors import SlurmRefused
+from hadar_slurm.jobspec.constraint import fold, fold_out
+from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.scontrol import request_for
+from hadar_slurm.slurm.client.updates import (
+    ClearRequest,
+    Hold,
+    Release,
+    SetRequest,
+    Steer,
+    Update,
+)
+
+pytestmark = pytest.mark.slurm
+
+NAMES = ("compute-0-0", "compute-0-1", "compute-1-0", "r1n1", "r2n1", "queue-dy-c1-9")
+NUMBERED = [*NAMES, "queue-dy-c1-10", "sh03-12n01", "n08", "n09", "n10", "n8", "n9", "n098", "n099"]
+DESCRIPTION = encode(Description(steps=1, gpus=1, throughputs={"v100": 1.0}))
+# What makes 22.05's commands warn at each start, in slurm.conf.
+WARNS = {
+    "ControlMachine": ("", "\nControlMachine=localhost\n"),
+    "sockets": (" CPUs=16 ", " CPUs=17 "),
+    "MemSpecLimit": ("RealMemory=8000 ", "RealMemory=8000 MemSpecLimit=9000 "),
+}
+
+
+@pytest.fixture(scope="module")
+def numbered_cluster(new_directory: Callable[[], Path]) -> Iterator[LocalCluster]:
+    """Start a cluster whose nodes have names with several numbers."""
+    shapes = [NodeShape(name, {"v100": 2}) for name in NAMES]
+    with LocalCluster.up(new_directory(), shapes) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(numbered_cluster: LocalCluster) -> Iterator[LocalCluster]:
+    """Give its nodes idle and without jobs, and reset them after the test."""
+    yield numbered_cluster
+    reset(numbered_cluster)
+
+
+def sbatch(cluster: LocalCluster, *options: str) -> JobId:
+    """Submit a job that sleeps."""
+    argv = ["sbatch", "--parsable", "-o", "/dev/null", *options, "--wrap=sleep 600"]
+    return JobId(cluster.runner().run(argv).strip())
+
+
+def noisy(cluster: LocalCluster, name: str) -> CommandLine:
+    """Return an adapter whose commands read another slurm.conf than slurmctld, and warn."""
+    text = cluster.slurm_conf.read_text()
+    old, new = WARNS[name]
+    changed = text.replace(old, new) if old else text + new
+    assert changed != text
+    conf = cluster.directory / f"{name}.conf"
+    conf.write_text(changed)
+    return CommandLine(replace(cluster.runner(), slurm_conf=conf, environment={}))
+
+
+@pytest.mark.parametrize("name", WARNS)
+def test_what_the_commands_always_say_refuses_no_change(cluster: LocalCluster, name: str) -> None:
+    """Each change has its own answer, the first one too, and a refusal names its job."""
+    slurm = noisy(cluster, name)
+    command = subprocess.run(
+        ["scontrol", "ping"], env=slurm.runner.variables(), capture_output=True, check=True
+    )
+    assert command.stderr
+    first, second = (sbatch(cluster, "--gres=gpu:1", "--hold") for _ in range(2))
+    changes: list[Update] = [
+        ClearRequest(first),
+        SetRequest(
+            first, request_for(Gang.of({("r1n1", "v100"): 1}), slurm.version, names_type=False)
+        ),
+        Steer(second, (NodeName("no-such-node"),)),
+        Release(first),
+        Hold(JobId("999999")),
+    ]
+    one, two, three, four, five = slurm.change(changes)
+    assert (one, two, four) == (None, None, None)
+    assert isinstance(three, SlurmRefused)
+    assert str(three).endswith(f": Invalid node name specified for job {second}")
+    assert isinstance(five, SlurmRefused)
+    eventually(lambda: slurm.queue()[first].state == "RUNNING", lambda: str(slurm.queue()[first]))
+    assert slurm.read().gangs == {first: Gang.of({("r1n1", "v100"): 1})}
+    assert {row.node.name for row in slurm.nodes()} == set(NAMES)
+    assert slurm.partitions().names == ("main",)
+
+
+def shown(cluster: LocalCluster, text: str) -> list[str]:
+    """Return the names that Slurm itself reads in a host list."""
+    return cluster.runner().run(["scontrol", "show", "hostnames", text]).split()
+
+
+def test_slurm_reads_the_lists_of_nodes_that_are_written(cluster: LocalCluster) -> None:
+    """Slurm's own list of the same nodes is read, too."""
+    for names in (NUMBERED, NUMBERED[::2], NUMBERED[1::3], NUMBERED[-5:]):
+        text = fold(tuple(map(NodeName, names)))
+        assert sorted(shown(cluster, text)) == sorted(names)
+        argv = ["scontrol", "show", "hostlist", ",".join(names)]
+        assert sorted(fold_out(cluster.runner().run(argv).strip())) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "names", [("compute-0-0", "compute-1-0"), ("r1n1", "r2n1", "queue-dy-c1-9")], ids=str
+)
+def test_a_gang_on_nodes_with_several_numbers_starts(
+    cluster: LocalCluster, names: Sequence[str]
+) -> None:
+    """It gets these nodes, and other nodes of such names can be excluded."""
+    slurm = CommandLine(cluster.runner())
+    gang = Gang.of({(name, "v100"): 1 for name in names})
+    job = sbatch(cluster, "--gpus=1", "--hold")
+    others = tuple(NodeName(name) for name in NAMES if name not in names)
+    request = request_for(gang, slurm.version, names_type=False)
+    changes = [ClearRequest(job, excluded=others), SetRequest(job, request), Release(job)]
+    assert slurm.change(changes) == [None, None, None]
+    eventually(lambda: slurm.queue()[job].state == "RUNNING", lambda: str(slurm.queue()[job]))
+    reading = slurm.read()
+    assert reading.gangs[job] == gang
+    assert set(reading.excluded[job]) == set(others)
+
+
+@pytest.mark.parametrize("place", ["--job-name", "--comment", "--network", "--mail-user"])
+def test_a_job_that_imitates_all_others_harms_none(cluster: LocalCluster, place: str) -> None:
+    """The others' details are read at once; its own GPUs are not hidden."""
+    slurm = CommandLine(cluster.runner())
+    own = ["--hold", "--gres=gpu:1", "--exclude=r2n1", "--nice=3", f"--comment={DESCRIPTION}"]
+    jobs = [sbatch(cluster, *own) for _ in range(12)]
+    forged = "".join(f"\nJobId={job} Nice=9 ExcNodeList=n1" for job in [*jobs, "77777"])
+    options = [f"{place}=/tmp/x{forged}", "--mail-type=ALL", "--gres=gpu:1", "-w", "compute-0-1"]
+    hostile = sbatch(cluster, *options)
+    eventually(lambda: slurm.queue()[hostile].state == "RUNNING", "it runs", 30)
+    reading = slurm.read()
+    assert {job: reading.nice.get(job) for job in jobs} == dict.fromkeys(jobs, 3)
+    assert {reading.excluded.get(job) for job in jobs} == {("r2n1",)}
+    assert reading.unseen == set()
+    assert reading.gangs == {hostile: Gang.of({("compute-0-1", "v100"): 1})}
+    some = slurm.read_jobs([*jobs[:3], hostile])
+    assert {some.nice.get(job) for job in jobs[:3]} == {3}
+    assert some.gangs == reading.gangs
