@@ -11,10 +11,12 @@ import typer
 from rich.console import Console
 
 from hadar_slurm.cli.completing import ConfigOption, JournalOption, JsonOption, known_jobs
-from hadar_slurm.config import read_config_to_answer
+from hadar_slurm.config import Config, read_config_to_answer
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.daemon.world import policy_of
+from hadar_slurm.journal import Line
 from hadar_slurm.policies.registry import make_policy
+from hadar_slurm.status.explain import Explanation
 from hadar_slurm.status.explain import explain as explain_wait
 from hadar_slurm.status.explain_text import print_explanation, print_known
 from hadar_slurm.status.health import standing_of
@@ -50,14 +52,11 @@ def explain(
     standing = standing_of(newest, now_s, hadard_alive=is_alive)
     found = None
     if ended is None and line is not None:
-        is_own = chosen.policy == line["policy"]
-        policy = policy_of(chosen) if is_own else make_policy(line["policy"])
         forecasts = is_alive is not False and not job_found.differs
-        name = JobId(job_found.name)
-        found = explain_wait(line, name, policy, time.monotonic, limit, forecasts=forecasts)
+        found = _explained(line, JobId(job_found.name), chosen, limit, forecasts=forecasts)
     answer, why_not = (Answer.FOUND, "") if found else job_found.answer()
     if as_json:
-        tree = {
+        tree: dict[str, object] = {
             "answer": answer,
             "slurm": slurm.words,
             "slurm_differs": job_found.differs,
@@ -77,3 +76,12 @@ def explain(
             console.print(why_not, markup=False)
     if answer not in (Answer.FOUND, Answer.ENDED):
         raise typer.Exit(1)
+
+
+def _explained(
+    line: Line, job: JobId, chosen: Config, limit_s: float, *, forecasts: bool
+) -> Explanation | None:
+    """Return what a line says of a job, with a forecast by the policy of that line."""
+    is_own = chosen.policy == line["policy"]
+    policy = policy_of(chosen) if is_own else make_policy(line["policy"])
+    return explain_wait(line, job, policy, time.monotonic, limit_s, forecasts=forecasts)

@@ -6,8 +6,10 @@ import json
 import math
 import re
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -58,22 +60,14 @@ def report(
     since = since or ("" if journal else "1d")
     first_s = _time_s(since, now_s, "--since") if since else -math.inf
     last_s = _time_s(until, now_s, "--until") if until else math.inf
-    reader = Reporter()
     damage: list[str] = []
-    try:
-        with rare_collections():
-            for line, changed in read_period(path, damage.append, first_s=first_s, last_s=last_s):
-                reader.add(line, changed)
-    except OSError as error:
-        raise UsageError(f"the journal {path} cannot be read: {error.strerror}") from error
+    reader = _read(path, first_s, last_s, damage.append)
     found = reader.report()
     if found is None and damage:
         raise ConfigError(damage[0])
     if found is None:
         raise UsageError(f"{path} has no round in that period: give an earlier --since")
-    if damage:
-        told = f"{len(damage)} damaged lines are left out; the first: {damage[0]}"
-        Console(stderr=True).print(told, soft_wrap=True, highlight=False, markup=False)
+    _tell_damage(damage)
     workload = reader.workload() if replay else None
     results = replayed(*workload, found.policies[-1], is_quiet=as_json) if workload else []
     if as_json:
@@ -85,6 +79,24 @@ def report(
         _print(console, found)
         if results:
             print_replay(console, results)
+
+
+def _read(path: Path, first_s: float, last_s: float, on_damage: Callable[[str], None]) -> Reporter:
+    """Return the rounds of a period; raises UsageError if the journal cannot be read."""
+    reader = Reporter()
+    try:
+        with rare_collections():
+            for line, changed in read_period(path, on_damage, first_s=first_s, last_s=last_s):
+                reader.add(line, changed)
+    except OSError as error:
+        raise UsageError(f"the journal {path} cannot be read: {error.strerror}") from error
+    return reader
+
+
+def _tell_damage(damage: Sequence[str]) -> None:
+    if damage:
+        told = f"{len(damage)} damaged lines are left out; the first: {damage[0]}"
+        Console(stderr=True).print(told, soft_wrap=True, highlight=False, markup=False)
 
 
 def _time_s(text: str, now_s: float, option: str) -> float:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gpu_types import Needs
@@ -335,15 +336,21 @@ def parse_shape(text: str) -> Shape:
     raise JobSpecError(f"gang {text!r}: expected GPUs per node x nodes, such as 4x2")
 
 
+class Submitted(NamedTuple):
+    """A job's id, when it was submitted, in seconds since the epoch, and by whom."""
+
+    job_id: JobId
+    at_s: float
+    user: str = ""
+
+
 def job_spec(
-    job_id: JobId,
+    submitted: Submitted,
     description: Description,
     throughputs: Throughputs,
     *,
     total_steps: int,
-    submitted_s: float,
     restart_cost_s: float,
-    user: str = "",
     shapes: tuple[Shape, ...] = (),
 ) -> JobSpec:
     """Return the job; `restart_cost_s` is the description's default, `shapes` replace its own.
@@ -354,15 +361,15 @@ def job_spec(
     own_cost = description.restart_cost_s
     cost_s = restart_cost_s if own_cost is None else own_cost
     return JobSpec(
-        job_id=job_id,
+        job_id=submitted.job_id,
         num_gpus=description.gpus,
         total_steps=total_steps,
         throughputs=throughputs,
-        submitted_s=submitted_s,
+        submitted_s=submitted.at_s,
         shapes=shapes or description.shapes,
         gangs=tuple(sorted(description.gangs.items())),
         can_checkpoint=description.checkpoint,
         restart_cost_s=cost_s + description.restart_loss_s / 2,
         workload=description.workload,
-        user=user,
+        user=submitted.user,
     )

@@ -144,10 +144,7 @@ def cells_of(
         rules=tuple(GAVEL_RULES if name == _GAVEL else GangRules() for name in chosen_rules),
         must_fit_where_held=options.adoption is not None,
     )
-    if options.adoption is not None:
-        shares = _numbers("--adoption", options.adoption)
-        choices = with_adoption(choices, shares, chosen_rules, is_scenario=scenario is not None)
-    choices = replace(choices, movable=_shares("--movable", options.movable))
+    choices = _with_shares(choices, options, chosen_rules, is_scenario=scenario is not None)
     if scenario:
         _check_scenario(scenario, choices)
         own_rules = replace(reading, rules=(GangRules(),))
@@ -170,6 +167,16 @@ def cells_of(
             )
             cells += _cells_of(cell, choices, options)
     return cells
+
+
+def _with_shares(
+    choices: Overrides, options: CompareOptions, rules: Sequence[str], *, is_scenario: bool
+) -> Overrides:
+    """Return the choices with the shares of users and of jobs that are drawn."""
+    if options.adoption is not None:
+        shares = _numbers("--adoption", options.adoption)
+        choices = with_adoption(choices, shares, rules, is_scenario=is_scenario)
+    return replace(choices, movable=_shares("--movable", options.movable))
 
 
 def _check_scenario(scenario: Scenario, choices: Overrides) -> None:

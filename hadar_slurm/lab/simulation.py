@@ -51,6 +51,15 @@ def failures_of(
     return draw_failures(nodes, mtbf_s=mtbf_s, repair_s=repair_s, until_s=until_s, seed=seed)
 
 
+def _opened(path: Path) -> Journal:
+    journal = Journal(path)
+    try:
+        journal.open()
+    except OSError as error:
+        raise ConfigError(f"--journal {path}: {error.strerror}") from error
+    return journal
+
+
 def run_with_bar(
     specs: list[JobSpec],
     nodes: Cluster,
@@ -63,12 +72,7 @@ def run_with_bar(
 
     `history`: jobs that have ended before.
     """
-    file = Journal(journal) if journal else None
-    try:
-        if file:
-            file.open()
-    except OSError as error:
-        raise ConfigError(f"--journal {journal}: {error.strerror}") from error
+    file = _opened(journal) if journal else None
     with (
         rare_collections(),
         closing(file) if file else nullcontext(),

@@ -64,11 +64,7 @@ class Dealer:
         """
         if end.is_complete or not here:
             return replace(end, ahead={}, together=False)
-        kind = IntervalKind.AVERAGED if is_averaged else self.kind(end, here)
-        # After an interval that counted nothing all take the state of an earlier end.
-        is_alike = (end.with_state and end.has_state) or bool(end.spoilt)
-        if kind is IntervalKind.SYNCHRONOUS and not is_alike:
-            kind = IntervalKind.WATCHED  # after it all copies have one state of the optimiser
+        kind = IntervalKind.AVERAGED if is_averaged else self._kind(end, here)
         together = kind is IntervalKind.SYNCHRONOUS
         shortest_s = self.settings.shortest_s(is_together=together)
         if together:
@@ -97,6 +93,15 @@ class Dealer:
             length_s=length_s,
             with_state=with_state,
         )
+
+    def _kind(self, end: SlotEnd, here: Collection[int]) -> IntervalKind:
+        """Return how copies train the interval after an end, by the states that they have."""
+        kind = self.kind(end, here)
+        # After an interval that counted nothing all take the state of an earlier end.
+        is_alike = (end.with_state and end.has_state) or bool(end.spoilt)
+        if kind is IntervalKind.SYNCHRONOUS and not is_alike:
+            return IntervalKind.WATCHED  # after it all copies have one state of the optimiser
+        return kind
 
     def _weighed(
         self, here: Mapping[int, float], length_s: Callable[[float], float]

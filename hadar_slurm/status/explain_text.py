@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from rich.console import Console
 
 from hadar_slurm.journal.values import gang_from_tree
 from hadar_slurm.status.ended import JobEnd
-from hadar_slurm.status.explain import NAMED, Expected, Explanation
+from hadar_slurm.status.explain import NAMED, Expected, Explanation, TypeForecast
 from hadar_slurm.status.health import Standing
 from hadar_slurm.status.jobs import Forked
 from hadar_slurm.status.status_text import problem_lines, warnings
@@ -85,16 +85,22 @@ def print_explanation(
         left_s = found.ends_in_s - age_s
         ends = f"should have ended {span(-left_s)} ago" if left_s < 0 else f"ends in {span(left_s)}"
         console.print(f"it {ends} unless migrated")
+    _print_types(console, found.choices)
+    if found.reason and not changed_to:
+        _print_forecast(console, found, standing)
+
+
+def _print_types(console: Console, choices: Sequence[TypeForecast]) -> None:
+    """Print what is forecast of a job on each GPU type."""
+    sized = any(choice.gpus for choice in choices)
     of_copy = ("#GPUs",) if sized else ()
     table = table_of("GPU type", *of_copy, "#steps/s", "#takes", "#free now", "#price")
-    for choice in found.choices:
+    for choice in choices:
         price = "" if choice.price is None else f"{choice.price:.3g}"
         throughput, lasts = f"{choice.steps_per_s:.4g}", span(choice.lasts_s)
         size = (str(choice.gpus),) if sized else ()
         table.add_row(choice.gpu_type, *size, throughput, lasts, str(choice.free), price)
     console.print(table)
-    if found.reason and not changed_to:
-        _print_forecast(console, found, standing)
 
 
 def _print_copies(console: Console, forked: Forked, time_s: float, age_s: float) -> None:

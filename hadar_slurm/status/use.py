@@ -59,17 +59,17 @@ def use_by(
     labels: Mapping[JobId, Labels],
     jobs: Mapping[str, Line],
     *,
-    from_s: float,
-    to_s: float,
+    window: tuple[float, float],
     now_s: float,
 ) -> list[Use]:
     """Return the use by each group of managed jobs, the largest share first.
 
-    `segments` are what managed jobs held, of which the part between two times counts; `labels` are
+    `segments` are what managed jobs held, of which the part in `window` counts; `labels` are
     those of their jobs, and `jobs` the ones in the last round. A share is that of all GPU seconds
     of `segments`.
     """
     found: dict[str, Use] = {}
+    from_s, to_s = window
 
     def use_of(job_id: str, labels: Labels) -> Use:
         name = group_of(job_id, labels)

@@ -257,8 +257,7 @@ def _uses(view: PageRequest) -> list[Use]:
         segments,
         history.labels,
         history.now.jobs,
-        from_s=window.from_s,
-        to_s=window.to_s,
+        window=(window.from_s, window.to_s),
         now_s=_now_s(view),
     )
 

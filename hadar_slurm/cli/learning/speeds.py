@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -62,6 +62,18 @@ def show(
     console = Console(highlight=False, soft_wrap=True)
     if not measured and not barred and not claims and not trained:
         console.print(f"nothing is known of {user or 'any workload'}", markup=False)
+    _print_tables(console, measured, trained)
+    for row in barred:
+        gpus = "1 GPU" if row["gpus"] == 1 else f"{row['gpus']} GPUs"
+        what = f"{row['workload']} of {row['user']} on {gpus}"
+        console.print(f"{what}, not on {row['gpu_type']}: {row['why']}", markup=False)
+    _print_claims(console, claims)
+
+
+def _print_tables(
+    console: Console, measured: Sequence[Mapping[str, Any]], trained: Sequence[Mapping[str, Any]]
+) -> None:
+    """Print the measured throughputs, and how long jobs trained."""
     if measured:
         table = table_of("user", "workload", "GPU type", "#GPUs", "", "#steps/s", "#reports")
         for row in measured:
@@ -78,10 +90,10 @@ def show(
             cells = (row["user"], row["workload"], *numbers_of)
             table.add_row(*(text.replace("[", r"\[") for text in cells))
         console.print(table)
-    for row in barred:
-        gpus = "1 GPU" if row["gpus"] == 1 else f"{row['gpus']} GPUs"
-        what = f"{row['workload']} of {row['user']} on {gpus}"
-        console.print(f"{what}, not on {row['gpu_type']}: {row['why']}", markup=False)
+
+
+def _print_claims(console: Console, claims: Iterable[BelievedLess]) -> None:
+    """Print how far users are believed."""
     is_any_corrected = False
     for each in claims:
         corrected = each.words(day)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +16,16 @@ from hadar_slurm.cli.completing import one_of, some_of
 from hadar_slurm.errors import UsageError
 from hadar_slurm.lab.checks import at_least_one, check_choice, choices_of
 from hadar_slurm.lab.demo.both_runs import WAYS
-from hadar_slurm.lab.site.results import adoption_table, note_lines, scenario_table, summary_tree
+from hadar_slurm.lab.site.results import (
+    AdoptionRow,
+    ScenarioRow,
+    adoption_table,
+    note_lines,
+    scenario_table,
+    summary_tree,
+)
 from hadar_slurm.lab.site.run import SiteRun, run_tasks, tasks
-from hadar_slurm.lab.site.scenarios import SCENARIOS
+from hadar_slurm.lab.site.scenarios import SCENARIOS, SiteScenario
 
 _ALL, _NONE = "all", "none"
 
@@ -42,8 +50,7 @@ def site(
 ) -> None:
     """Measure on a real shared Slurm how long jobs wait with hadard and, as twins, without."""
     console = Console(stderr=as_json)
-    names = choices_of("--scenario", scenario, (*SCENARIOS, _ALL, _NONE))
-    chosen = [each for name, each in SCENARIOS.items() if name in names or _ALL in names]
+    chosen = _chosen(scenario)
     check_choice("--way", way, WAYS)
     at_least_one("--runs", runs)
     percents = percents_of(adoption)
@@ -66,13 +73,24 @@ def site(
         path.write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
     if as_json:
         print(json.dumps(tree, indent=2))
+    _print(console, rows, streams)
+    console.print(f"{time.monotonic() - begun_s:.0f} s in all; {path}", soft_wrap=True)
+
+
+def _chosen(names: str) -> list[SiteScenario]:
+    """Return the scenarios of a list of names."""
+    given = choices_of("--scenario", names, (*SCENARIOS, _ALL, _NONE))
+    return [each for name, each in SCENARIOS.items() if name in given or _ALL in given]
+
+
+def _print(console: Console, rows: Sequence[ScenarioRow], streams: Sequence[AdoptionRow]) -> None:
+    """Print the results of scenarios and of streams, and what is to be said of them."""
     if rows:
         console.print(scenario_table(rows))
     if streams:
         console.print(adoption_table(streams))
     for line in note_lines(rows, streams):
         console.print(line, highlight=False, soft_wrap=True)
-    console.print(f"{time.monotonic() - begun_s:.0f} s in all; {path}", soft_wrap=True)
 
 
 def percents_of(text: str) -> list[int]:

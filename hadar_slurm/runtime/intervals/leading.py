@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from hadar_slurm.runtime.averaging.ahead import Ahead
@@ -181,15 +181,20 @@ class Leading:
             is_asked = requests.asked or requests.stop_asked
             if is_asked or 0 < end.length_s * _OVERTIME < late_s + now_s - begun_s:
                 break
+        self._contribute(end, part)
+        member.reports.tell("running", end, trained)
+
+    def _contribute(self, end: SlotEnd, part: Callable[[], Contribution]) -> None:
+        """Contribute what was trained; begin to train ahead where that is dealt."""
+        member, is_asked = self.member, self.requests.asked
         self.contributing.trained = None
         # Before the contribution with which the interval could end: this copy takes no more.
-        member.presence.say(Doing.LEAVES if requests.asked else Doing.WAITS)
-        if member.where.copy in end.ahead and not requests.asked:
+        member.presence.say(Doing.LEAVES if is_asked else Doing.WAITS)
+        if member.where.copy in end.ahead and not is_asked:
             with member.costs.measure(member.costs.now.keep_s):
                 self.contributing.finish(part(), self._go_ahead(end))
         else:
             self.contributing.finish(part())
-        member.reports.tell("running", end, trained)
 
     def _watched(self, step: int) -> Iterator[int]:
         """Yield a step; the first one shows whether the script's steps can be shared."""

@@ -10,7 +10,7 @@ from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress
 from hadar_slurm.core.type_failures import Bar
-from hadar_slurm.jobspec.description import job_spec
+from hadar_slurm.jobspec.description import Submitted, job_spec
 from hadar_slurm.jobspec.estimator import words
 from hadar_slurm.slurm.client.parse import NOTHING, UNTYPED
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
@@ -228,13 +228,11 @@ class PolicyView:
     def _spec(self, seen: SeenJob, choice: Choice) -> JobSpec:
         throughputs, row = choice.throughputs, seen.row
         return job_spec(
-            row.key,
+            Submitted(row.key, row.submitted_s, row.user),
             seen.description,
             throughputs,
             total_steps=self.choices.estimator.total_steps(seen.description, throughputs),
-            submitted_s=row.submitted_s,
             restart_cost_s=self.restart_cost_s,
-            user=row.user,
             shapes=choice.shapes,
         )
 

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gpu_types import Needs
-from hadar_slurm.core.job import Shape, uniform_shapes
+from hadar_slurm.core.job import JobSpec, Shape, uniform_shapes
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import (
     MAX_COMMENT,
     MAX_GPUS,
     Description,
+    Submitted,
     decode,
     encode,
     job_spec,
@@ -201,11 +202,10 @@ def test_nothing_but_a_job_spec_error_comes_of_any_comment(tree: dict[str, objec
         description = decode(json.dumps({"hadar": 1, **GOOD, **tree}))
         assert description is not None
         job_spec(
-            JobId("1"),
+            Submitted(JobId("1"), 0.0),
             description,
             Throughputs(),
             total_steps=1,
-            submitted_s=0.0,
             restart_cost_s=30.0,
         )
 
@@ -254,9 +254,13 @@ def test_a_shape_that_is_none_is_refused(text: str) -> None:
 
 def test_the_spec_takes_what_the_description_says() -> None:
     """Throughputs, shape and restart cost of the description replace the defaults."""
-    ids = {"total_steps": 5, "submitted_s": 7.0, "restart_cost_s": 30.0, "user": "ada"}
     throughputs = some_rates(V100=10.0)
-    plain = job_spec(JobId("1"), Description(steps=5, gpus=4, workload="a3c"), throughputs, **ids)  # type: ignore[arg-type]
+    submitted = Submitted(JobId("1"), 7.0, "ada")
+
+    def given(description: Description) -> JobSpec:
+        return job_spec(submitted, description, throughputs, total_steps=5, restart_cost_s=30.0)
+
+    plain = given(Description(steps=5, gpus=4, workload="a3c"))
     assert plain.throughputs == throughputs
     assert plain.shapes == uniform_shapes(4)
     assert (plain.num_gpus, plain.total_steps, plain.restart_cost_s) == (4, 5, 30.0)
@@ -269,9 +273,9 @@ def test_the_spec_takes_what_the_description_says() -> None:
         checkpoint=True,
         restart_cost_s=0.0,
     )
-    spec = job_spec(JobId("1"), own, throughputs, **ids)  # type: ignore[arg-type]
+    spec = given(own)
     assert spec.shapes == (Shape(nodes=2, gpus_per_node=2),)
     assert (spec.restart_cost_s, spec.can_checkpoint) == (0.0, True)
     losing = replace(own, restart_cost_s=10.0, restart_loss_s=60.0)
-    spec = job_spec(JobId("1"), losing, throughputs, **ids)  # type: ignore[arg-type]
+    spec = given(losing)
     assert (spec.restart_cost_s, spec.can_checkpoint) == (40.0, True)

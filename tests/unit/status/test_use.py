@@ -23,7 +23,7 @@ SEGMENTS = [
 
 def shares(group: str) -> dict[str, tuple[float, float | None]]:
     """Return GPU seconds and share by group, from 50 to 150."""
-    found = use_by(GROUPS[group], SEGMENTS, LABELS, {}, from_s=50.0, to_s=150.0, now_s=150.0)
+    found = use_by(GROUPS[group], SEGMENTS, LABELS, {}, window=(50.0, 150.0), now_s=150.0)
     return {use.name: (use.held_s, use.share) for use in found}
 
 
@@ -41,7 +41,7 @@ def test_jobs_of_the_last_round_count_with_their_gpus_and_waits() -> None:
         "2": a_line_of(user="eve", submitted_s=40.0),
         "3": a_line_of(user="eve", submitted_s=90.0),
     }
-    found = use_by(GROUPS["user"], [], {}, jobs, from_s=0.0, to_s=1.0, now_s=100.0)
+    found = use_by(GROUPS["user"], [], {}, jobs, window=(0.0, 1.0), now_s=100.0)
     assert [(u.name, u.gpus, u.running, u.waiting, u.waited_s, u.share) for u in found] == [
         ("alice", 2, 1, 0, 0.0, None),
         ("eve", 0, 0, 2, 60.0, None),

@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,9 +91,7 @@ class Arrays:
         book.tidy(folder)
         if not todo:
             return
-        of_key = defaultdict[str, list[int]](list)
-        for index in todo:
-            of_key[cells[index].key].append(index)
+        of_key = _by_key(cells, todo)
         states = self._states({book.tasks[key] for key in of_key if key in book.tasks})
         known = {key for key in of_key if states.get(book.tasks.get(key, "")) in _LIVE}
         new = {key: cells[of_key[key][0]] for key in of_key if key not in known}
@@ -310,3 +308,11 @@ def _why(task: str, state: str, place: Path) -> str:
     except OSError:
         words = "not there"
     return f"task {task} {ended} without a result: {remedy}; {log}: {words}"
+
+
+def _by_key(cells: Sequence[Cell], todo: Iterable[int]) -> dict[str, list[int]]:
+    """Return the indices of cells by their key: equal cells run once."""
+    found = defaultdict[str, list[int]](list)
+    for index in todo:
+        found[cells[index].key].append(index)
+    return found
