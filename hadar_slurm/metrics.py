@@ -49,7 +49,7 @@ class Segments:
         """End a copy's segment if it has one."""
         if copy in (copies := self.open.get(job_id, {})):
             gang, start_s = copies.pop(copy)
-            self.found.append(Segment(job_id, gang, start_s, end_s, copy))
+            self.found.append(Segment(job_id, gang=gang, start_s=start_s, end_s=end_s, copy=copy))
             if not copies:
                 del self.open[job_id]
 

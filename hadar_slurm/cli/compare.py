@@ -177,7 +177,7 @@ def compare(
         copies=copies,
         aggregation_seconds=aggregation_seconds,
     )
-    cells = cells_of(chosen, traces or (), choices, console, options)
+    cells = cells_of(chosen, traces=traces or (), choices=choices, console=console, options=options)
     records = run_with_bars(cells, output, way, console)
     command = shlex.join(["hadar", *sys.argv[1:]])
     comparison = comparison_of(

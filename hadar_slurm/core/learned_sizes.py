@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -126,16 +126,3 @@ def learned_steps(
     """
     left_s = durations.left_s(work, done / best, limit_steps / best)
     return max(1, math.ceil(done + left_s * best))
-
-
-def medians(jobs: Iterable[EndedJob]) -> Iterator[tuple[Work, int, float]]:
-    """Yield each work with its number of jobs and the median of their service in seconds."""
-    found: dict[Work, list[float]] = {}
-    for job in jobs:
-        found.setdefault(job.work, []).append(job.service_s)
-    for work, times in sorted(found.items(), key=lambda item: _order(item[0])):
-        yield work, len(times), sorted(times)[len(times) // 2]
-
-
-def _order(work: Work) -> tuple[str, str, int]:
-    return work.workload.user, work.workload.name, work.num_gpus

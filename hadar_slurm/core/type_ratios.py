@@ -179,7 +179,9 @@ class TypeRatios:
         base = bases.get(next(iter(values)), _Found(1.0, reference))
         if base.is_scaled or found.is_scaled:
             basis = found.key if found.is_scaled else base.key
-            return Ratio(value, RatioOrigin.BANDWIDTH, _UNKNOWN_SPREAD, 0, basis)
+            return Ratio(
+                value, origin=RatioOrigin.BANDWIDTH, spread=_UNKNOWN_SPREAD, samples=0, basis=basis
+            )
         both = {base.key, found.key} - {self._anchor}
         in_table = all(self._families[name].in_table >= both for name in values)
         origin = RatioOrigin.TABLE if in_table else RatioOrigin.MEASURED

@@ -207,7 +207,9 @@ class Estimator:
         estimates: dict[str, Estimate] = {}
         for size in sorted({description.gpus_on(gpu_type) for gpu_type in gpu_types}):
             here = [name for name in gpu_types if description.gpus_on(name) == size]
-            found = model.estimated_throughputs(self.speeds, workload, size, here, prior)
+            found = model.estimated_throughputs(
+                self.speeds, workload=workload, num_gpus=size, gpu_types=here, prior=prior
+            )
             rows |= dict(found[0].rows)
             estimates |= found[1]
         return Throughputs.of(rows), estimates

@@ -108,18 +108,18 @@ def job_of(name: str, tree: Line) -> Job:
     holds = {int(copy): gang_from_tree(gang) for copy, gang in tree["holds"].items()}
     return Job(
         spec,
-        Phase(tree["phase"]),
-        Progress(tree["steps_done"], tree["restarts"]),
-        Allocation.of(holds),
-        frozenset(map(NodeName, tree["nodes"])) if "nodes" in tree else None,
-        GpuType(tree["bound_type"]) if "bound_type" in tree else None,
-        tree.get("fair_share"),
-        tree.get("partition", ""),
-        tuple(tree.get("remarks", ())),
-        bool(tree.get("pinned", False)),
-        tree.get("left_out", False),
-        tree.get("account", ""),
-        tree.get("limit_left_s"),
+        phase=Phase(tree["phase"]),
+        progress=Progress(tree["steps_done"], tree["restarts"]),
+        allocation=Allocation.of(holds),
+        allowed_nodes=frozenset(map(NodeName, tree["nodes"])) if "nodes" in tree else None,
+        bound_type=GpuType(tree["bound_type"]) if "bound_type" in tree else None,
+        fair_share=tree.get("fair_share"),
+        partition=tree.get("partition", ""),
+        remarks=tuple(tree.get("remarks", ())),
+        is_pinned=bool(tree.get("pinned", False)),
+        left_out=tree.get("left_out", False),
+        account=tree.get("account", ""),
+        limit_left_s=tree.get("limit_left_s"),
     )
 
 

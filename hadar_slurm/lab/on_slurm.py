@@ -56,7 +56,15 @@ def way_to_run(
         raise UsageError(f"--slurm-time {time_limit!r}: expected a time limit such as 4:00:00")
     if not _MEMORY.fullmatch(memory):
         raise UsageError(f"--slurm-memory {memory!r}: expected a size such as 4G")
-    return Arrays(RunRequest(partition, limit_s, memory, at_once, _options(options)))
+    return Arrays(
+        RunRequest(
+            partition,
+            time_limit_s=limit_s,
+            memory=memory,
+            at_once=at_once,
+            others=_options(options),
+        )
+    )
 
 
 def _options(text: str) -> dict[str, str]:

@@ -88,9 +88,20 @@ class Copy(AbstractContextManager["Copy"]):
         where = surroundings or Surroundings.of()
         settings = settings or Settings()
         by_copies = settings.rate_by_copies
-        self.learner = Learner(inner, optimiser, tuple(extra), lr, seed, where, Costs(), by_copies)
+        self.learner = Learner(
+            inner,
+            optimiser=optimiser,
+            extra=tuple(extra),
+            lr=lr,
+            seed=seed,
+            where=where,
+            costs=Costs(),
+            by_copies=by_copies,
+        )
         known = TrainingMode(mode or where.mode or TrainingMode.AUTO)
-        self.member = Member(where, self.learner, total_steps, known, settings)
+        self.member = Member(
+            where, learner=self.learner, total_steps=total_steps, mode=known, settings=settings
+        )
         self.requests = CopySignals(self.member)
         self.leading = Leading(self.member, self.requests)
         self.sharing, self.shuffled = Sharing(self.member), Shuffled(seed)

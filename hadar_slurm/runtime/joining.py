@@ -30,7 +30,11 @@ def join(where: Surroundings, what: Identity, settings: Settings) -> tuple[Membe
         is_new = not choice.directory.exists()
         choice.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         claim = Membership(
-            choice.directory, where.copy, mine, settings.gone_after_s, settings.poll_s
+            choice.directory,
+            copy=where.copy,
+            mine=mine,
+            gone_after_s=settings.gone_after_s,
+            poll_s=settings.poll_s,
         )
         before = claim.take()
         # Another process may have ended its training while this one waited for it.

@@ -130,7 +130,9 @@ class Columns:
         column = {gpu_type: at for at, gpu_type in enumerate(self.gpu_types)}
         types = tuple([(k, column[k]) for k in sorted(job.service) if k in column])
         past = tuple([(k, service) for k, service in job.service.items() if k not in column])
-        return _Shown(job.spec, job.restarts, job.allocation, types, past)
+        return _Shown(
+            job.spec, restarts=job.restarts, allocation=job.allocation, types=types, past=past
+        )
 
     def ends_s(self, now_s: float) -> Floats:
         """Return when each job ends if it keeps its GPUs."""

@@ -66,7 +66,9 @@ class LearningBackend:
             gpu_types = [k for k in self.world.cluster.gpus_by_type if on(k, size) > 0]
             slowest, workload = job.spec.total_steps / EXPECTED_S, _workload(job.spec)
             prior = published_prior(self.known_types, gpu_types, size, slowest)
-            throughputs, _ = estimated_throughputs(self.speeds, workload, size, gpu_types, prior)
+            throughputs, _ = estimated_throughputs(
+                self.speeds, workload=workload, num_gpus=size, gpu_types=gpu_types, prior=prior
+            )
             # Policies cache results per spec: keep the object while they are equal.
             if throughputs != spec.throughputs:
                 spec = replace(job.spec, throughputs=throughputs)

@@ -164,10 +164,10 @@ class ClaimsSeen:
         jobs = (job for line in lines for job in line.get("jobs", {}).items())
         return Claims(
             len(self._judged),
-            tuple(sorted(by_user, key=lambda off: off.order)),
-            tuple(sorted(by_workload, key=lambda off: off.order)),
-            self.believed_less(now_s),
-            tuple(replanned(jobs)),
+            by_user=tuple(sorted(by_user, key=lambda off: off.order)),
+            by_workload=tuple(sorted(by_workload, key=lambda off: off.order)),
+            believed_less=self.believed_less(now_s),
+            replanned=tuple(replanned(jobs)),
         )
 
 
@@ -176,10 +176,10 @@ def replanned(jobs: Iterable[tuple[str, Line]]) -> list[Replanned]:
     return [
         Replanned(
             JobId(name),
-            str(job["user"]),
-            str(job["workload"]),
-            int(number_of(job["claimed_steps"])),
-            int(number_of(job["steps"])),
+            user=str(job["user"]),
+            workload=str(job["workload"]),
+            claimed_steps=int(number_of(job["claimed_steps"])),
+            steps=int(number_of(job["steps"])),
         )
         for name, job in jobs
         if job.get("claimed_steps") and job["phase"] != "queued"

@@ -33,7 +33,14 @@ def ended_by_slurm(job: str, record: JobRecord) -> JobEnd:
     """Return how a job has ended according to Slurm's record."""
     phase = str(final_phase(record.state))
     source = "accounting" if record.by_accounting else "slurm"
-    return JobEnd(JobId(job), phase, source, record.state, record.exit_code, record.ended_s)
+    return JobEnd(
+        JobId(job),
+        phase=phase,
+        known_from=source,
+        state=record.state,
+        exit_code=record.exit_code,
+        ended_s=record.ended_s,
+    )
 
 
 def ended_by_journal(job: str, line: Line) -> JobEnd:

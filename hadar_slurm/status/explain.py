@@ -207,5 +207,14 @@ def _choices(line: Line, snapshot: Snapshot, job: Job) -> tuple[TypeForecast, ..
         if throughput > 0 and job.bound_type in (None, gpu_type):
             price, lasts_s = line["figures"].get(f"price.{gpu_type}"), job.steps_left / throughput
             size = job.spec.gpus_on(gpu_type) if job.spec.gangs else None
-            choices.append(TypeForecast(gpu_type, throughput, lasts_s, free[gpu_type], price, size))
+            choices.append(
+                TypeForecast(
+                    gpu_type,
+                    steps_per_s=throughput,
+                    lasts_s=lasts_s,
+                    free=free[gpu_type],
+                    price=price,
+                    gpus=size,
+                )
+            )
     return tuple(sorted(choices, key=lambda choice: choice.lasts_s))

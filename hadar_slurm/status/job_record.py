@@ -70,7 +70,16 @@ def _by_accounting(runner: Runner, job: str) -> JobRecord | None:
         # `CANCELLED by 1000`; `Unknown` for the end of a job that runs.
         if words := state.split():
             ended_s = float(end) if end.isdecimal() else 0.0
-            records.append(JobRecord(words[0], "", "", ended_s, exit_code, by_accounting=True))
+            records.append(
+                JobRecord(
+                    words[0],
+                    reason="",
+                    comment="",
+                    ended_s=ended_s,
+                    exit_code=exit_code,
+                    by_accounting=True,
+                )
+            )
     return _representative(records)
 
 

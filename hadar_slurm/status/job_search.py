@@ -163,7 +163,7 @@ def search(config: Config, path: Path, job: str, *, asks_slurm: bool) -> JobSear
         ended = ended_by_slurm(name, slurm.record)
     elif line is None or slurm.knows_no_such_job:
         name, line, ended = _search_older(path, lines, names, slurm)
-    return JobSearch(job, name, lines, line, ended, slurm)
+    return JobSearch(job, name=name, lines=lines, line=line, ended=ended, slurm=slurm)
 
 
 def _search_older(

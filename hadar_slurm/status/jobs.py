@@ -58,7 +58,11 @@ def forked_of(line: Line, job_id: str) -> Forked | None:
         copy = measured.get(number, {})
         task, is_pinned = str(copy.get("task", "")), copy.get("pinned") is True
         throughput = _number(copy.get("steps_per_s"))
-        copies.append(CopyState(int(number), task, gang, throughput, is_pinned))
+        copies.append(
+            CopyState(
+                int(number), task=task, gang=gang, steps_per_s=throughput, is_pinned=is_pinned
+            )
+        )
     averages, averaged_s = _number(facts.get("averages")), _number(facts.get("averaged_s"))
     return Forked(
         tuple(copies),

@@ -132,7 +132,14 @@ def _rows(nodes: Mapping[str, Line]) -> tuple[list[GanttRow], int]:
         for node in sorted(nodes, key=natural_key):
             if number := int(nodes[node]["gpus"].get(gpu_type, 0)):
                 rows.append(
-                    GanttRow(node, gpu_type, number, bool(nodes[node]["open"]), top, height)
+                    GanttRow(
+                        node,
+                        gpu_type=gpu_type,
+                        num_gpus=number,
+                        is_open=bool(nodes[node]["open"]),
+                        top=top,
+                        height=height,
+                    )
                 )
                 top += number * height + _GAP
     return rows, top + _AXIS

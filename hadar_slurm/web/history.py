@@ -121,7 +121,9 @@ class _Book(Segments):
         """Yield the open segments as if they ended at `until_s`."""
         for job_id, copies in self.open.items():
             for copy, (gang, start_s) in copies.items():
-                yield Segment(job_id, gang, start_s, max(start_s, until_s), copy)
+                yield Segment(
+                    job_id, gang=gang, start_s=start_s, end_s=max(start_s, until_s), copy=copy
+                )
 
 
 class JournalView:

@@ -14,7 +14,7 @@ from hadar_slurm.cli.completing import ConfigOption, JsonOption
 from hadar_slurm.config import Config, read_config
 from hadar_slurm.core.claims import Credits
 from hadar_slurm.core.gpu_types import facts_of, with_own
-from hadar_slurm.core.learned_sizes import EndedJobs, medians
+from hadar_slurm.core.learned_sizes import EndedJob, EndedJobs
 from hadar_slurm.core.throughput_model import ThroughputModel
 from hadar_slurm.core.type_failures import TypeRecords, Work
 from hadar_slurm.jobspec.estimator import shipped_gpu_types, words
@@ -204,6 +204,15 @@ def _barred(
                     "ran_on": list(bar.ran_on),
                     "why": words(bar),
                 }
+
+
+def medians(jobs: Iterable[EndedJob]) -> Iterator[tuple[Work, int, float]]:
+    """Yield each work with its number of jobs and the median of their service in seconds."""
+    found: dict[Work, list[float]] = {}
+    for job in jobs:
+        found.setdefault(job.work, []).append(job.service_s)
+    for work, times in sorted(found.items(), key=lambda item: _order(item[0])):
+        yield work, len(times), sorted(times)[len(times) // 2]
 
 
 def _order(work: Work) -> tuple[str, str, int]:

@@ -60,14 +60,14 @@ def demo(
         with LocalCluster.up(scratch / "cluster", parse_nodes(workload.cluster)) as cluster:
             plain, hadar = both_runs(
                 workload,
-                cluster,
-                scratch,
-                output,
-                console,
-                DemoSettings(policy, way, steps),
+                cluster=cluster,
+                scratch=scratch,
+                output=output,
+                console=console,
+                settings=DemoSettings(policy, way, steps),
             )
             nodes = Cluster.of(row.node for row in read_nodes(cluster.runner()))
-    show_results(output, nodes, plain, hadar, console, as_json=as_json)
+    show_results(output, cluster=nodes, plain=plain, hadar=hadar, console=console, as_json=as_json)
 
 
 def show_results(

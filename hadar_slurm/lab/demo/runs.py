@@ -147,7 +147,14 @@ def run_jobs(
         on_progress(DemoTally(len(jobs), running, finished))
         if states and not todo and not live:
             return [
-                _job_run(job, key, states.get(key, "GONE"), came_s, start_s, submitter.directory)
+                _job_run(
+                    job,
+                    key=key,
+                    state=states.get(key, "GONE"),
+                    came_s=came_s,
+                    start_s=start_s,
+                    directory=submitter.directory,
+                )
                 for key, (job, came_s) in submitted.items()
             ]
         if time.time() - start_s > limit_s:
@@ -173,7 +180,16 @@ def _job_run(
     segments = tuple(Segment(key, gang, *held) for gang, held in zip(gangs, times_s, strict=True))
     num_steps = sum(end - begin for begin, end in spans)
     is_continuous = all(begin == end for (begin, _), end in zip(spans, ends, strict=False))
-    return JobRun(job, key, state, came_s, ended_s, segments, num_steps, is_continuous)
+    return JobRun(
+        job,
+        job_id=key,
+        state=state,
+        submitted_s=came_s,
+        ended_s=ended_s,
+        segments=segments,
+        steps_trained=num_steps,
+        is_continuous=is_continuous,
+    )
 
 
 @dataclass

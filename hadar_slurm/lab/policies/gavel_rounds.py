@@ -177,7 +177,16 @@ class _Ledger:
             before = memory
         else:
             table, column = np.zeros((0, len(gpu_types))), np.zeros(0)
-            books = _Books(table, table, table, column, column > 0, column, column, column)
+            books = _Books(
+                table,
+                received_s=table,
+                deficits_s=table,
+                steps_done=column,
+                is_known=column > 0,
+                steps_left=column,
+                isolated_throughputs=column,
+                isolated_s=column,
+            )
             before = cls(gpu_types, books)
         jobs = tuple(job for job in snapshot.jobs if not job.phase.is_final)
         ids = [job.job_id for job in jobs]

@@ -142,7 +142,15 @@ def list_schedule(jobs: Sequence[RoundJob], rank: Rank, *, switch_s: float = 0.0
                 ends_s = [start_s + job.train_s[m] for m, start_s in enumerate(starts_s)]
                 best = min(range(num_gpus), key=lambda m: (ends_s[m] + job.sync_s[m], m))
                 if promised_s[best] <= now_s:
-                    tasks.append(HareTask(n, state.round, best, starts_s[best], ends_s[best]))
+                    tasks.append(
+                        HareTask(
+                            n,
+                            round=state.round,
+                            gpu=best,
+                            start_s=starts_s[best],
+                            end_s=ends_s[best],
+                        )
+                    )
                     free_s[best], last[best] = ends_s[best], n
                     state.left -= 1
                     state.end_s = max(state.end_s, ends_s[best] + job.sync_s[best])

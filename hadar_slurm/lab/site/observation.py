@@ -65,14 +65,14 @@ def _job(line: str) -> JobSeen | None:
     holds = state in HOLDING_STATES
     return JobSeen(
         JobId(fields["JobId"]),
-        fields.get("UserId", "").partition("(")[0],
-        state,
-        fields.get("Reason", ""),
-        int(fields.get("Restarts", 0)),
-        times.get("AccrueTime", 0.0),
-        times.get("StartTime", 0.0),
-        times.get("EndTime", 0.0),
-        _gpus(line) if holds else frozenset(),
+        user=fields.get("UserId", "").partition("(")[0],
+        state=state,
+        reason=fields.get("Reason", ""),
+        restarts=int(fields.get("Restarts", 0)),
+        accrue_s=times.get("AccrueTime", 0.0),
+        started_s=times.get("StartTime", 0.0),
+        ended_s=times.get("EndTime", 0.0),
+        gpus=_gpus(line) if holds else frozenset(),
     )
 
 

@@ -77,14 +77,14 @@ def scenario_row(
     ]
     return ScenarioRow(
         name,
-        way,
-        _rounded(median_wait_s([play.wait_s for play in plain])),
-        _rounded(median_wait_s([play.wait_s for play in hadar])),
-        interval_s,
-        max((play.lost_gpus for play in hadar), default=0),
-        round(median([play.idle_gpu_s for play in hadar] or [0.0]), 1),
-        round(median([play.idle_gpu_s for play in plain] or [0.0]), 1),
-        "; ".join(told),
+        way=way,
+        plain_wait_s=_rounded(median_wait_s([play.wait_s for play in plain])),
+        hadar_wait_s=_rounded(median_wait_s([play.wait_s for play in hadar])),
+        interval_s=interval_s,
+        lost_gpus=max((play.lost_gpus for play in hadar), default=0),
+        idle_gpu_s=round(median([play.idle_gpu_s for play in hadar] or [0.0]), 1),
+        plain_idle_gpu_s=round(median([play.idle_gpu_s for play in plain] or [0.0]), 1),
+        note="; ".join(told),
     )
 
 
@@ -107,7 +107,14 @@ def adoption_row(
     )
     notes = dict.fromkeys(run.note for run in runs.values() if run.note)
     ttd_s, mean_s, plain_s, before_s = map(_rounded, values)
-    return AdoptionRow(percent, ttd_s, mean_s, plain_s, before_s, "; ".join(notes))
+    return AdoptionRow(
+        percent,
+        ttd_s=ttd_s,
+        mean_jct_s=mean_s,
+        plain_mean_jct_s=plain_s,
+        plain_before_jct_s=before_s,
+        note="; ".join(notes),
+    )
 
 
 def _mean_s(played: StreamPlayed, places: Collection[int]) -> float | None:

@@ -62,7 +62,9 @@ class SiteRun:
                 self.say(f"{scenario.row_name(group)}, {way or 'plain'}: {wait}{note}")
 
     def _play(self, scenario: SiteScenario, site: SharedSite, way: str | None) -> dict[str, Played]:
-        play = SitePlay(site, way, scenario.name, self.stop, self.say, self.logs)
+        play = SitePlay(
+            site, way=way, name=scenario.name, stop=self.stop, say=self.say, logs=self.logs
+        )
         with play.running():
             try:
                 scenario.prepare(play)
@@ -74,7 +76,9 @@ class SiteRun:
     def play_stream(self, percent: int, seed: int, site: SharedSite) -> None:
         """Play a stream with one share of jobs through hadar-sbatch, and add the result."""
         way = self.way if percent else None
-        play = SitePlay(site, way, f"adoption-{percent}", self.stop, self.say, self.logs)
+        play = SitePlay(
+            site, way=way, name=f"adoption-{percent}", stop=self.stop, say=self.say, logs=self.logs
+        )
         with play.running():
             played = play_stream(play, draw_stream(seed), percent, seed)
         self.streams.setdefault(percent, {})[seed] = played
@@ -86,10 +90,10 @@ class SiteRun:
         return [
             scenario_row(
                 scenario.row_name(group),
-                self.way,
-                self.plain.get((scenario.name, group), []),
-                self.hadar.get((scenario.name, group), []),
-                self.interval_s,
+                way=self.way,
+                plain=self.plain.get((scenario.name, group), []),
+                hadar=self.hadar.get((scenario.name, group), []),
+                interval_s=self.interval_s,
             )
             for scenario in scenarios
             for group in scenario.groups

@@ -130,7 +130,11 @@ def make_users(directory: Path) -> tuple[SiteUser, ...]:
         home = directory / account.pw_name
         home.mkdir(mode=0o755)
         os.chown(home, account.pw_uid, account.pw_gid)
-        users.append(SiteUser(account.pw_name, account.pw_uid, account.pw_gid, home, package))
+        users.append(
+            SiteUser(
+                account.pw_name, uid=account.pw_uid, gid=account.pw_gid, home=home, package=package
+            )
+        )
     subprocess.run(["chmod", "-R", "a+rX", str(directory)], check=True)
     return tuple(users)
 

@@ -323,7 +323,15 @@ def _change(before: float, after: float) -> str:
 
 def _mixes(name: str, title: str, draw: Callable[[int, Random], list[JobSpec]]) -> Scenario:
     cells = partial(_mix_cells, draw)
-    return Scenario(name, title, cells, _mix_notes, _mix_series, num_plotted=0, charted=3)
+    return Scenario(
+        name,
+        title=title,
+        cells=cells,
+        notes=_mix_notes,
+        series=_mix_series,
+        num_plotted=0,
+        charted=3,
+    )
 
 
 def _generality_cells(choices: Overrides, table: ThroughputTable) -> list[Cell]:

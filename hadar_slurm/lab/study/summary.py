@@ -54,7 +54,14 @@ _percent = partial(Column, factor=100.0, best="")
 
 
 def _hours(name: str, heading: str, note: str, digits: int = 1) -> Column:
-    return Column(name, heading, note, digits, f"{name.removesuffix('h')}s", over=HOUR_S)
+    return Column(
+        name,
+        heading=heading,
+        note=note,
+        digits=digits,
+        source=f"{name.removesuffix('h')}s",
+        over=HOUR_S,
+    )
 
 
 def _held(gpu_type: str) -> Column:
@@ -104,10 +111,10 @@ COLUMNS: tuple[Column, ...] = (
     _hours("p99_jct_h", "p99 h", "99 % of the jobs were done within this time."),
     Column(
         "queueing_h",
-        "queue h",
-        "Time from submission to the first GPU, mean over jobs.",
-        2,
-        "mean_queueing_s",
+        heading="queue h",
+        note="Time from submission to the first GPU, mean over jobs.",
+        digits=2,
+        source="mean_queueing_s",
         over=HOUR_S,
     ),
     _hours("max_wait_h", "max wait h", "Longest uninterrupted time of any job without GPUs."),

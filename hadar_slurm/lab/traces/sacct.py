@@ -93,7 +93,15 @@ def read_sacct(
     counts["unlimited"] = num_unlimited
     notes = _notes(counts, jobs, gpu_types - {""}, speeds)
     assumed = speeds.assumed(gpu_types - {""}, {job.workload for job in jobs})
-    return Trace("sacct", by_arrival(jobs), places, skipped, notes, assumed, held)
+    return Trace(
+        "sacct",
+        jobs=by_arrival(jobs),
+        places=places,
+        skipped=skipped,
+        notes=notes,
+        speeds=assumed,
+        held=held,
+    )
 
 
 def records_of(lines: Iterable[str], origin: str, left_out: Tally) -> Iterator[tuple[str, Record]]:

@@ -172,13 +172,13 @@ class SpeedTable:
         return tuple(
             TypeSpeed(
                 gpu_type,
-                family,
-                self.reference,
-                ratio.value,
-                math.exp(ratio.spread),
-                ratio.origin,
-                ratio.samples,
-                ratio.basis,
+                model=family,
+                relative_to=self.reference,
+                ratio=ratio.value,
+                spread=math.exp(ratio.spread),
+                origin=ratio.origin,
+                samples=ratio.samples,
+                basis=ratio.basis,
             )
             for family in families
             for gpu_type in self._all(gpu_types)

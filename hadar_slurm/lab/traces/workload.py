@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
@@ -80,10 +80,17 @@ def hadar_jobs(
         least, most, models = classes[_below(draw, len(classes))]
         names = _workloads(models[_below(draw, len(models))], table, reference)
         name = names[_below(draw, len(names))]
-        gang = _gang(draw, name, table, reference, max_gang)
+        gang = _gang(draw, name=name, table=table, reference=reference, max_gang=max_gang)
         return name, gang, (least + (most - least) * draw()) * _HOUR_S / gang
 
     return _jobs(_arrivals(number, draw, mean_gap_s), one, table, reference)
+
+
+class GavelMost(NamedTuple):
+    """The largest gang, and the longest run time in whole hours (None: times are no such)."""
+
+    gang: int = 8
+    whole_hours: int | None = None
 
 
 def gavel_jobs(
@@ -92,21 +99,21 @@ def gavel_jobs(
     table: ThroughputTable,
     *,
     mean_gap_s: float = 0.0,
-    max_gang: int = 8,
-    whole_hours: int | None = None,
+    most: GavelMost | None = None,
     reference: str = DEFAULT_REFERENCE,
 ) -> list[JobSpec]:
     """Return jobs drawn as by Gavel's generator (OSDI'20), workloads uniformly.
 
-    The minutes on the gang are 10 to a power drawn from `GAVEL_MINUTES`; with `whole_hours` the
-    run time is uniform in 1 to that many hours (published traces use 24). Gangs larger than
-    `max_gang` have `max_gang` GPUs. Raises UsageError if no workload has a rate on one GPU.
+    The minutes on the gang are 10 to a power drawn from `GAVEL_MINUTES`; with `most.whole_hours`
+    the run time is uniform in 1 to that many hours (published traces use 24). Gangs larger than
+    `most.gang` have so many GPUs. Raises UsageError if no workload has a rate on one GPU.
     """
     names = _names_alone(table, reference)
+    max_gang, whole_hours = most or GavelMost()
 
     def one() -> tuple[str, int, float]:
         name = names[_below(draw, len(names))]
-        gang = _gang(draw, name, table, reference, max_gang)
+        gang = _gang(draw, name=name, table=table, reference=reference, max_gang=max_gang)
         if whole_hours is not None:
             return name, gang, _HOUR_S * (1 + _below(draw, whole_hours))
         low, high = _pick(draw, GAVEL_MINUTES)
@@ -144,7 +151,9 @@ def sweep_jobs(
             drawn += [(name, 1, run_s * (low + (high - low) * draw())) for _ in range(size)]
             arrivals_s += [at_s] * size
         else:
-            drawn.append((name, _gang(draw, name, table, reference, 8), run_s))
+            drawn.append(
+                (name, _gang(draw, name=name, table=table, reference=reference, max_gang=8), run_s)
+            )
             arrivals_s.append(at_s)
     each = iter(drawn)
     return _jobs(_scaled(arrivals_s[:number], mean_gap_s), lambda: next(each), table, reference)

@@ -383,10 +383,10 @@ class Play:
             [
                 worths(
                     job.kind.speeds,
-                    job.types,
-                    job.kind.num_gpus,
-                    job.believed_s,
-                    self.urgency,
+                    types=job.types,
+                    num_gpus=job.kind.num_gpus,
+                    left_s=job.believed_s,
+                    urgency=self.urgency,
                     held=None if job.held is None else (job.held, job.restart_s),
                 )
                 for job in jobs

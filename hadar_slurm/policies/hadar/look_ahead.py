@@ -215,10 +215,10 @@ class View:
 
         play = Play(
             jobs,
-            Pools(self.nodes),
-            rank,
-            pace,
-            self.kinds.allocator.rules.may_mix_types,
+            pools=Pools(self.nodes),
+            rank=rank,
+            pace=pace,
+            may_mix_types=self.kinds.allocator.rules.may_mix_types,
             urgency=way.urgency if way.typing is Typing.REGRET else None,
             ranks_change=way.critical_first,
             wait_factor=way.wait_factor,

@@ -129,7 +129,9 @@ def find_horizon(
     }
     prices = tuple(float(price) for price in np.maximum(duals, 0.0))
     jobs = frozenset(demand.job_id for demand in demands)
-    return Horizon(now_s, now_s + length * least_s, jobs, prices, planned)
+    return Horizon(
+        now_s, ends_s=now_s + length * least_s, jobs=jobs, prices=prices, planned=planned
+    )
 
 
 @dataclass(frozen=True, slots=True)

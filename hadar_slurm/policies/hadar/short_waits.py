@@ -138,7 +138,13 @@ class _Soon:
             return None
         begins = sorted(begins)[: shape.nodes]
         nodes = tuple(node for _, node in begins)
-        return _Start(begins[-1][0], gpu_type, nodes, shape.gpus_per_node, steps_per_s)
+        return _Start(
+            begins[-1][0],
+            gpu_type=gpu_type,
+            nodes=nodes,
+            gpus=shape.gpus_per_node,
+            steps_per_s=steps_per_s,
+        )
 
     def _usable_nodes(self, job: Job, gpu_type: GpuType) -> frozenset[NodeName]:
         key = (self._allocator.like(job), gpu_type)

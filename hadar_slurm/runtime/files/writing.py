@@ -108,7 +108,10 @@ def _write(
         checksums[name] = checksum.value
     file.truncate()
     file.seek(0)
-    _write_all(file.fileno(), _header_of(tensors, order, facts, checksums, len(header)))
+    _write_all(
+        file.fileno(),
+        _header_of(tensors, order=order, facts=facts, checksums=checksums, length=len(header)),
+    )
     os.fsync(file.fileno())
 
 

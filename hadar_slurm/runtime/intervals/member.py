@@ -75,7 +75,14 @@ class Member:
         self.ending = Ending(self.slots, settings, dealer, self.costs)
         self.presence = Presence(where.directory, where.copy, settings.gone_after_s)
         begun = Begun(self.slots, where, is_first)
-        self.peers = Peers(self.slots, self.ending, self.presence, settings, self.costs, begun)
+        self.peers = Peers(
+            self.slots,
+            ending=self.ending,
+            presence=self.presence,
+            settings=settings,
+            costs=self.costs,
+            begun=begun,
+        )
 
     def _kind(self, end: SlotEnd, here: Collection[int]) -> IntervalKind:
         """Return how the copies `here` train the interval after `end`."""

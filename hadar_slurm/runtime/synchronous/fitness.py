@@ -30,7 +30,13 @@ class Fitness:
     _sparse: bool = False
 
     def __post_init__(self) -> None:
-        self._passes = Passes(self.model, self.optimiser, self._begun, self._ended, self._step)
+        self._passes = Passes(
+            self.model,
+            optimiser=self.optimiser,
+            begun=self._begun,
+            ended=self._ended,
+            stepped=self._step,
+        )
 
     def begin(self) -> None:
         """A step begins."""

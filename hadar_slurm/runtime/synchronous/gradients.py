@@ -93,7 +93,13 @@ class Gradients:
     _summed: list[bool] | None = None  # which of all buffers are averaged
 
     def __post_init__(self) -> None:
-        self._watched = Passes(self.model, self.optimiser, self._begun, self._passed, self._stepped)
+        self._watched = Passes(
+            self.model,
+            optimiser=self.optimiser,
+            begun=self._begun,
+            ended=self._passed,
+            stepped=self._stepped,
+        )
 
     @property
     def _parameters(self) -> list[nn.Parameter]:

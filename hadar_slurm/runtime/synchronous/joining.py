@@ -55,7 +55,13 @@ def together(copy: Trainer) -> Synchronous | None:
         presence=copy.presence,
         here=here,
         poll_s=settings.poll_s,
-        roster=Roster(where.directory, where.copy, here, settings.gather_s, settings.poll_s),
+        roster=Roster(
+            where.directory,
+            copy=where.copy,
+            here=here,
+            gather_s=settings.gather_s,
+            poll_s=settings.poll_s,
+        ),
         gradients=Gradients(copy.model, copy.optimiser, is_scaled(copy.extra)),
         ends=Ends(copy),
     )

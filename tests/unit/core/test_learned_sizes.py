@@ -6,13 +6,13 @@ import math
 
 import pytest
 
+from hadar_slurm.cli.learning.speeds import medians
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.learned_sizes import (
     LEAST_JOBS,
     EndedJob,
     EndedJobs,
     learned_steps,
-    medians,
 )
 from hadar_slurm.core.throughput_model import Workload
 from hadar_slurm.core.type_failures import Work

@@ -18,6 +18,7 @@ from hadar_slurm.errors import UsageError
 from hadar_slurm.lab.traces.workload import (
     GENERATORS,
     HADAR_SIZES,
+    GavelMost,
     burst_jobs,
     gavel_jobs,
     generate,
@@ -77,8 +78,8 @@ def test_gavels_mix() -> None:
 
 
 def test_gavels_whole_hours() -> None:
-    """Run times are 1 to 24 hours, and gangs are no larger than `max_gang`."""
-    jobs = gavel_jobs(MANY, Random(0).random, TABLE, max_gang=4, whole_hours=24)
+    """Run times are 1 to 24 hours, and gangs are no larger than the largest."""
+    jobs = gavel_jobs(MANY, Random(0).random, TABLE, most=GavelMost(gang=4, whole_hours=24))
     hours = Counter(round(run_s(job) / 3600) for job in jobs)
     assert set(hours) == set(range(1, 25))
     assert max(job.num_gpus for job in jobs) == 4
