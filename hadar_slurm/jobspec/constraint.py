@@ -1,8 +1,7 @@
 """The nodes that a job may have: features, as in `--constraint`, and lists of names. Pure.
 
-A constraint that Slurm may read in two ways, or not for each node alone, is not decided here: such
-a job is left to Slurm. Slurm 22.05 reads a range only at the end of a name: it refuses the list
-`compute-[0-1]-0`.
+What Slurm may read in two ways, or not for each node alone, is not decided here: such a job is left
+to Slurm. Slurm 22.05 reads a range only at the end of a name: it refuses `compute-[0-1]-0`.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ _TOKEN = re.compile(r"\s*([&|,()\[\]*]|[^&|,()\[\]*\s]+)")
 # Parentheses within parentheses take stack.
 _MOST_TOKENS = 200
 # Slurm keeps numbers of nodes in 64 bits; longer ones are no numbers to `fold`.
-_MOST_DIGITS = 9
-_NUMBERED = re.compile(rf"(.*?)([0-9]{{1,{_MOST_DIGITS}}})", re.DOTALL)
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,9})", re.DOTALL)
 _PART = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 _LIST = re.compile(rf"{_PART.pattern}(?:,{_PART.pattern})*")
 _PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
@@ -87,7 +85,6 @@ def _operand(tokens: list[str], text: str, num_nodes: int) -> tuple[Allows, list
     return found, rest
 
 
-# Thousands of jobs exclude the same nodes.
 @lru_cache(maxsize=1024)
 def fold(nodes: tuple[NodeName, ...]) -> str:
     """Return a host list of these nodes that Slurm reads as exactly these."""
@@ -115,7 +112,6 @@ def _named(prefix: str, numbers: set[str]) -> str:
     return f"{prefix}[{','.join(map('-'.join, ranges))}]"
 
 
-# Thousands of jobs have a few distinct values.
 @lru_cache(maxsize=4096)
 def fold_out(text: str, most: int = _MOST_NODES) -> tuple[NodeName, ...]:
     """Return the node names in a host list, each once; raises SlurmOutputError beyond `most`."""

@@ -10,6 +10,8 @@ from collections import Counter
 
 # One allocation in `scontrol show job -d`: nodes with equal allocations, and their GRES.
 _DETAIL = re.compile(r"(?:^|\s)Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
+# GPUs in use as shards or by MPS: `shard:v100:2(IDX:0-1)` (22.05), or shares by GPU, `(0/4,3/4)`.
+_SHARED = re.compile(r"(?:^|,)(?:shard|mps)(?::([^:,()]+))?:(\d+)\(([^)]*)\)")
 _GPU = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:(\d+)(?=[,(]|$)")
 
 
@@ -31,3 +33,12 @@ def parse_gpu_detail(text: str) -> list[tuple[str, dict[str, int]]]:
     `text` is the output of `scontrol show job -d` for one job.
     """
     return [(nodes, gpus) for nodes, gres in _DETAIL.findall(text) if (gpus := parse_gpus(gres))]
+
+
+def parse_shared_gpus(text: str, *, untyped: str = "gpu") -> dict[str, int]:
+    """Return the GPUs by type of which jobs have shares, by a node's GresUsed."""
+    counts: Counter[str] = Counter()
+    for gpu_type, count, where in _SHARED.findall(text):
+        shares = re.findall(r"(\d+)/\d", where)
+        counts[gpu_type or untyped] += sum(map(bool, map(int, shares))) if shares else int(count)
+    return {gpu_type: count for gpu_type, count in counts.items() if count}

@@ -17,8 +17,6 @@ from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status, Stop
 from hadar_slurm.engine.reconcile import reconcile
 from hadar_slurm.errors import SlurmUnavailable
-from hadar_slurm.slurm.client.command_line import CommandLine
-from hadar_slurm.slurm.client.protocol import Abilities
 
 N1, N2, N3 = a_gang("n1:v100:2"), a_gang("n2:v100:2"), a_gang("n3:p100:2")
 
@@ -255,31 +253,6 @@ def test_a_job_that_names_two_types_is_left_alone_where_slurm_keeps_types(
     job = slurm_world.hadar_sbatch("--hadar-gang=2", "--gres=gpu:v100:1,gpu:k80:1")
     keeps = slurm_world.slurm.abilities.keeps_types
     assert (job in slurm_world.backend.observe().by_id) is not keeps
-
-
-class OneNode(CommandLine):
-    """An adapter that cannot change how many nodes a job has."""
-
-    abilities = Abilities(spreads=False)
-
-
-def test_what_an_adapter_cannot_express_is_not_planned(slurm_world: SlurmWorld) -> None:
-    """Without a way to change the number of nodes, a job's shapes are those of its own request."""
-    assert isinstance(slurm_world.slurm, CommandLine)
-    backend = slurm_world.another_backend(OneNode(slurm_world.slurm.runner))
-    shapes = {
-        slurm_world.hadar_sbatch(f"--hadar-gang={gang}", *options): expected
-        for gang, options, expected in (
-            ("4", (), {"4x1"}),
-            ("4", ("--gpus=4", "--nodes=2"), {"2x2"}),
-            ("2x2", (), {"2x2"}),
-            # Contradictory: two nodes for hadard, one for Slurm.
-            ("2x2", ("--gpus=4", "--nodes=1"), None),
-        )
-    }
-    seen = backend.observe().by_id
-    found = {job: {str(s) for s in seen[job].spec.shapes} for job in shapes if job in seen}
-    assert found == {job: expected for job, expected in shapes.items() if expected}
 
 
 def test_tasks_of_a_forked_job_are_its_copies(slurm_world: SlurmWorld) -> None:

@@ -153,7 +153,7 @@ class Tools:
                     "MinNodes=0\n"
                     for name in sorted(names)
                 ), ""  # fmt: skip
-            case ["-a", "show", "node", "-o"]:
+            case ["-a", "show", "node", "-d", "-o"]:
                 nodes = (n for n in self.slurm.nodes.values() if n.name not in self.slurm.hidden)
                 holders = self.slurm.holders()
                 lines = (_node_line(node, holders[node.name]) for node in nodes)

@@ -33,7 +33,7 @@ from hadar_slurm.slurm.client.updates import SignalCheckpoint, Update
 
 # Words that scontrol does not split when it reads them from its standard input.
 _PLAIN = re.compile(r"[\w.,:/=+\-\[\]|&*()@!]+")
-# What scontrol says of a command without naming the job.
+# How scontrol refuses a command without naming the job; all else may be a site's warnings.
 _REFUSES = (
     r"slurm_\w+ error: |job notify failure: |scontrol: error: Invalid |Request aborted"
     "|Update of this parameter is not supported: |invalid |too (few|many) arguments "
@@ -165,15 +165,10 @@ class CommandLine:
 
 
 def _fault(change: Update, line: Sequence[str], said: str, before: str) -> SlurmError | None:
-    """Return the fault of one change by what scontrol said with it, or None.
-
-    A site's configuration may make scontrol warn at any time: a line counts only if it names the
-    job, or is of a form in which scontrol itself refuses (22.05 to 26.05).
-    """
+    """Return the fault of one change by what scontrol said with it and not `before`, or None."""
     words = [text for text in said.splitlines() if text and text not in before.splitlines()]
     job = re.escape(change.job)
     names = re.compile(rf"{_REFUSES}|.*\b(for job|job ID) {job}\b|{job}: ")
     text = "; ".join(words)
-    if any(map(names.match, words)) or is_unreachable(text):
-        return fault_of(f"scontrol {' '.join(line)}: {text}", text)
-    return None
+    is_fault = any(map(names.match, words)) or is_unreachable(text)
+    return fault_of(f"scontrol {' '.join(line)}: {text}", text) if is_fault else None

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import SlurmOutputError
 from hadar_slurm.jobspec.constraint import fold_out
-from hadar_slurm.jobspec.gres import parse_gpu_detail, parse_gpus
+from hadar_slurm.jobspec.gres import parse_gpu_detail, parse_gpus, parse_shared_gpus
 from hadar_slurm.slurm.client.squeue import Fields
 from hadar_slurm.slurm.client.updates import Request
 
@@ -211,7 +211,7 @@ def asked_gpus(text: str) -> tuple[tuple[str, int], ...]:
 
 _NODE = re.compile(r"^NodeName=(\S+) (.*)$", re.MULTILINE)
 _NODE_FIELD = re.compile(
-    r" (Gres|State|SlurmdStartTime|ActiveFeatures|Partitions|CPUAlloc|CPUTot)=(\S+)"
+    r" (Gres|GresUsed|State|SlurmdStartTime|ActiveFeatures|Partitions|CPUAlloc|CPUTot)=(\S+)"
 )
 
 
@@ -228,10 +228,12 @@ class NodeRow:
     is_full: bool = False
     # It takes work, but only of the jobs of a reservation.
     is_reserved: bool = False
+    # The GPUs by type of which jobs have shards or use MPS.
+    shared: tuple[tuple[str, int], ...] = ()
 
 
 def parse_nodes(text: str) -> list[NodeRow]:
-    """Return the nodes in the output of `scontrol show node -o`."""
+    """Return the nodes in the output of `scontrol show node -d -o`."""
     rows = []
     for name, rest in _NODE.findall(text):
         # The first of each name: free texts such as a reason come last.
@@ -239,18 +241,18 @@ def parse_nodes(text: str) -> list[NodeRow]:
         if not {"Gres", "State"} <= field.keys():
             raise SlurmOutputError(f"scontrol show node: {name} lacks Gres or State", rest)
         partitions, features = field.get("Partitions", ""), field.get("ActiveFeatures", "(null)")
-        rows.append(
-            node_row(
-                name,
-                parse_gpus(field["Gres"], untyped=UNTYPED),
-                field["State"],
-                partitions.split(",") if partitions else (),
-                set(features.split(",")) - {"(null)"},
-                has_reported=field.get("SlurmdStartTime") != "None",
-                num_cpus=int(field.get("CPUTot", 0)),
-                used_cpus=int(field.get("CPUAlloc", 0)),
-            )
+        row = node_row(
+            name,
+            parse_gpus(field["Gres"], untyped=UNTYPED),
+            field["State"],
+            partitions.split(",") if partitions else (),
+            set(features.split(",")) - {"(null)"},
+            has_reported=field.get("SlurmdStartTime") != "None",
+            num_cpus=int(field.get("CPUTot", 0)),
+            used_cpus=int(field.get("CPUAlloc", 0)),
         )
+        shared = parse_shared_gpus(field.get("GresUsed", ""), untyped=UNTYPED)
+        rows.append(replace(row, shared=tuple(shared.items())))
     if text.strip() and not rows:
         raise SlurmOutputError("scontrol show node: no node found", text)
     return rows

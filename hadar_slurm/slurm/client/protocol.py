@@ -48,8 +48,6 @@ class Abilities:
 
     # A job stays tied to nodes that have each GPU type that its request ever named.
     keeps_types: bool = False
-    # A job's number of nodes can be changed, so that a gang may be on several nodes.
-    spreads: bool = True
 
 
 class SlurmAdapter(Protocol):

@@ -26,9 +26,6 @@ _UNREACHABLE = (
     "Unable to establish control machine address",
 )
 
-# How many warnings are remembered of a program: a site's are constant.
-_MOST_WARNINGS = 200
-
 # The outcomes of a command.
 DONE, REFUSED, UNAVAILABLE = "done", "refused", "unavailable"
 
@@ -68,7 +65,7 @@ class Runner:
         done = self._done(argv, stdin)
         if done.returncode == 0:
             known = self._warnings.setdefault(argv[0], set())
-            known.update(done.stderr.splitlines()[: _MOST_WARNINGS - len(known)])
+            known.update(done.stderr.splitlines()[: max(0, 200 - len(known))])
             return done.stdout
         words = "; ".join(self._faults(argv[0], done.stderr) or done.stdout.split("\n")).strip("; ")
         raise fault_of(f"{' '.join(argv)}: status {done.returncode}: {words}", words)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from hadar_slurm.core.cluster import Cluster, JobId, NodeName, Slot
+from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.jobspec.constraint import allows
 from hadar_slurm.jobspec.description import decode_or_none
@@ -123,9 +123,15 @@ class SlurmState:
         return frozenset[NodeName]().union(*self.reservations.values())
 
     @cached_property
+    def shared(self) -> Counter[Slot]:
+        """Return the GPUs by slot that jobs share: none can have one whole."""
+        shared = ((row.node.name, *each) for row in self.nodes for each in row.shared)
+        return Counter({Slot(name, GpuType(key)): count for name, key, count in shared})
+
+    @cached_property
     def in_use(self) -> Counter[Slot]:
-        """Return the GPUs that jobs hold by slot, completing jobs included."""
-        used: Counter[Slot] = Counter()
+        """Return the GPUs that jobs hold or share by slot, completing jobs included."""
+        used = self.shared.copy()
         for gang in self.gangs.values():
             used.update(dict(gang.slots))
         return used
@@ -159,13 +165,13 @@ def read_queue(runner: Runner) -> dict[JobId, QueueRow]:
 
 def read_nodes(runner: Runner) -> tuple[NodeRow, ...]:
     """Return every node."""
-    return tuple(parse.parse_nodes(runner.run(["scontrol", "-a", "show", "node", "-o"])))
+    return tuple(parse.parse_nodes(runner.run(["scontrol", "-a", "show", "node", "-d", "-o"])))
 
 
 def read_all(runner: Runner) -> SlurmState:
     """Return queue, nodes and jobs' details, in three calls: see `SlurmAdapter.read`."""
     queue, nodes = read_queue(runner), read_nodes(runner)
-    state, rows = _state(queue, queue.values(), runner), queue.values()
+    rows, state = queue.values(), _state(queue, queue.values(), runner)
     most_s, reservations = _longest_limits(rows, runner), reservations_of(rows, runner)
     return replace(state, nodes=nodes, most_s=most_s, reservations=reservations)
 
@@ -213,7 +219,7 @@ def _state(queue: dict[JobId, QueueRow], rows: Collection[QueueRow], runner: Run
 
 def _longest_limits(rows: Iterable[QueueRow], runner: Runner) -> dict[JobId, float]:
     found = (decode_or_none(row.comment) for row in rows if row.is_live)
-    if not any(description is not None and description.time_on for description in found):
+    if not any(each is not None and each.time_on for each in found):
         return {}
     from hadar_slurm.slurm.client.longest import longest_limits
 

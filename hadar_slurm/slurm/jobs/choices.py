@@ -172,7 +172,4 @@ class Choices:
     def _shapes(self, seen: SeenJob) -> tuple[Shape, ...]:
         """Return the layouts that the adapter can request for a job."""
         one = seen.description.shape
-        shapes = (one,) if one else uniform_shapes(seen.description.gpus)
-        if self.abilities.spreads:
-            return shapes
-        return tuple(shape for shape in shapes if str(shape.nodes) == seen.row.request.num_nodes)
+        return (one,) if one else uniform_shapes(seen.description.gpus)

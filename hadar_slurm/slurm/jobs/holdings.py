@@ -33,6 +33,7 @@ def occupied(state: SlurmState, planned: Iterable[JobId]) -> Counter[Slot]:
     """
     capacity, own = state.cluster.capacity, set(planned)
     used = _listed(state.cluster, (gang for job, gang in state.gangs.items() if job not in own))
+    used.update({slot: n for slot, n in state.shared.items() if slot in capacity})
     if full := {row.node.name for row in state.nodes if row.is_full}:
         kept = _listed(state.cluster, (state.gangs[job] for job in own if job in state.gangs))
         used |= {slot: n - kept[slot] for slot, n in capacity.items() if slot.node in full}

@@ -89,7 +89,7 @@ if sys.argv[1:] == ["show", "config"]:
     print("SlurmctldHost[0]        = " + os.environ["TOY_HOST"])
 elif sys.argv[1:] == ["--version"]:
     print("slurm 24.11.5")
-elif sys.argv[1:] == ["-a", "show", "node", "-o"]:
+elif sys.argv[1:] == ["-a", "show", "node", "-d", "-o"]:
     print("NodeName=n1 Arch=x86_64 Gres=gpu:v100:2 State=IDLE Partitions=all")
 else:
     sys.exit(f"scontrol: {sys.argv[1:]} is not for a toy")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hadar_slurm.jobspec.gres import parse_gpu_detail, parse_gpus
+from hadar_slurm.jobspec.gres import parse_gpu_detail, parse_gpus, parse_shared_gpus
 
 # `scontrol show job -d -o` of a running job, from JOB_GRES on; the text before names no GPU.
 TWO_NODES = (
@@ -90,3 +90,20 @@ def test_what_slurm_prints_is_read_back(gpus: dict[str, int], *, is_indexed: boo
 def test_a_jobs_detail_tells_each_part(text: str, parts: list[tuple[str, dict[str, int]]]) -> None:
     """Each part of an allocation that has GPUs is returned, with its node list still folded."""
     assert parse_gpu_detail(text) == parts
+
+
+@pytest.mark.parametrize(
+    ("text", "shared"),
+    [
+        ("gpu:v100:1(IDX:2),shard:v100:2(IDX:0-1),mps:0", {"v100": 2}),
+        ("gpu:k80:0(IDX:N/A),shard:k80:0(IDX:N/A),mps:k80:1(IDX:0)", {"k80": 1}),
+        ("gpu:v100:0(IDX:N/A),shard:0,mps:0", {}),
+        ("gpu:a100:0(IDX:N/A),shard:a100:5(0/4,4/4,1/4)", {"a100": 2}),
+        ("gpu:1(IDX:0),shard:2(1/4,1/4,0/4)", {"gpu": 2}),
+        ("gpu:a100_3g.20gb:1(IDX:0)", {}),
+        ("", {}),
+    ],
+)
+def test_gpus_of_which_jobs_have_shards(text: str, shared: dict[str, int]) -> None:
+    """So many GPUs cannot be had whole, in the forms of several versions."""
+    assert parse_shared_gpus(text) == shared

@@ -251,7 +251,6 @@ def test_the_version_is_that_of_the_commands(text: str, version: tuple[int, int]
     slurm = CommandLine(Scripted(answer=lambda argv, stdin: (0, text, "")))
     assert slurm.version == version
     assert slurm.abilities.keeps_types is (version < (24, 11))
-    assert slurm.abilities.spreads
 
 
 def test_which_slurm_it_is() -> None:
@@ -324,7 +323,7 @@ def test_a_cluster_without_jobs_is_not_asked_for_them() -> None:
 
     reader = CommandLine(FakeRunner(slurm=slurm, before=[listen]))
     reader.read()
-    queue, nodes = "squeue -a -h -r -t all", "scontrol -a show node"
+    queue, nodes = "squeue -a -h -r -t all", "scontrol -a show node -d"
     # The version is read once.
     assert sorted(asked) == ["scontrol --version", nodes, queue]
     slurm.submit(Asked(per_job=(("", 2),)))

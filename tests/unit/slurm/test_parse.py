@@ -32,6 +32,7 @@ from hadar_slurm.slurm.client.parse import (
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.state import SlurmState, read_all, waits_for_nodes
 from hadar_slurm.slurm.client.updates import Request
+from hadar_slurm.slurm.jobs.holdings import occupied
 
 MARK = "#0123"
 QUEUE = (
@@ -290,6 +291,16 @@ def test_nodes_in_another_form_are_an_error(text: str) -> None:
     """GRES or state is missing, or the text has no node."""
     with pytest.raises(SlurmOutputError):
         parse_nodes(text)
+
+
+def test_gpus_that_jobs_share_are_in_use() -> None:
+    """A whole GPU of such a job's cannot be had, whatever no job holds."""
+    used = "gpu:v100:1(IDX:2),shard:v100:2(IDX:0-1),mps:0"
+    text = f"NodeName=n1 Arch=x86 Gres=gpu:v100:4,shard:v100:8 GresUsed={used} State=MIXED\n"
+    state = SlurmState({}, tuple(parse_nodes(text)), {JobId("1"): a_gang("n1:v100:1")})
+    assert state.in_use == {("n1", "v100"): 3}
+    assert occupied(state, []) == {("n1", "v100"): 3}
+    assert occupied(state, [JobId("1")]) == {("n1", "v100"): 2}
 
 
 def test_no_nodes_are_read() -> None:
