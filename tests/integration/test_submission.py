@@ -14,6 +14,7 @@ from integration.site import HADAR_SBATCH, HADARD, Site, eventually
 from integration.submissions import submit
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.state.heartbeat import read_heartbeat, write_heartbeat
 
 pytestmark = pytest.mark.slurm
@@ -68,6 +69,26 @@ def test_what_slurm_refuses_is_refused_at_submission(
     assert ours.status == theirs.status == 1
     assert (ours.stdout, ours.stderr.splitlines()) == ("", theirs.stderr.splitlines())
     assert not any(row.is_live for row in site.queue().values())
+
+
+def test_what_slurm_finds_impossible_later_is_let_go(site: Site) -> None:
+    """It waits in Slurm's queue, with the owner's request, not under a hold; one line says so."""
+    site.vouch()
+    call = site.hadar_sbatch("--hadar-dry-run", *OWN, WRAP).stdout.splitlines()[0]
+    words = call.replace(" --hold", " --hold --mem=900G")
+    job = JobId(site.run(["sh", "-c", words]).stdout.split()[-1])
+    site.start()
+
+    def is_let_go() -> bool:
+        row = site.queue()[job]
+        claim = Ledger(site.state_dir / "ledger.json")[job]
+        return row.reason == "BadConstraints" and not (row.requested_nodes or claim.holds)
+
+    eventually(is_let_go, lambda: site.told(job))
+    site.until_rounds(2)
+    assert is_let_go()
+    log = site.hadard.log.read_text()
+    assert log.count(f"job {job} is left to Slurm: BadConstraints on all nodes tried") == 1
 
 
 def test_a_job_that_slurm_lets_wait_is_held_all_the_same(site: Site) -> None:

@@ -7,6 +7,8 @@ plan with, so such a job gets other nodes for a while.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -42,15 +44,21 @@ class Pins:
             self.avoid(job, nodes, now_s)
         return not self.avoided(job, now_s).isdisjoint(nodes)
 
-    def avoid(self, job: JobId, nodes: Iterable[NodeName], now_s: float) -> None:
-        """Let a job avoid these nodes for 10 timeouts."""
-        until_s = now_s + _AVOIDED_TIMEOUTS * self.timeout_s
+    def avoid(
+        self, job: JobId, nodes: Iterable[NodeName], now_s: float, *, is_final: bool = False
+    ) -> None:
+        """Let a job avoid these nodes for 10 timeouts, or for ever."""
+        until_s = math.inf if is_final else now_s + _AVOIDED_TIMEOUTS * self.timeout_s
         self._avoided_until.setdefault(job, {}).update(dict.fromkeys(nodes, until_s))
 
     def avoided(self, job: JobId, now_s: float) -> frozenset[NodeName]:
         """Return the nodes that a job avoids."""
         listed = self._avoided_until.get(job, {})
         return frozenset(name for name, until_s in listed.items() if now_s < until_s)
+
+    def refused(self, job: JobId) -> frozenset[NodeName]:
+        """Return the nodes that a job avoids for ever."""
+        return self.avoided(job, sys.float_info.max)
 
     def keep(self, *, starting: set[JobId], pending: set[JobId]) -> None:
         """Forget waits of jobs not in `starting` and avoided nodes of jobs not in `pending`."""

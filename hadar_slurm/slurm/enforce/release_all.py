@@ -16,6 +16,7 @@ from pathlib import Path
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import LedgerError, SlurmError
 from hadar_slurm.jobspec.constraint import fold
+from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client import scontrol, updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
@@ -26,11 +27,11 @@ from hadar_slurm.slurm.enforce.restore import (
     Returned,
     asks_for,
     changed_jobs,
-    include_submitted,
     own_request,
     restore_jobs,
     unsteering,
 )
+from hadar_slurm.slurm.enforce.state_machine import Event, Kind
 from hadar_slurm.state.heartbeat import read_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.locks import started_s
@@ -89,7 +90,7 @@ def release_all(
     while waits_for_nodes(slurm.nodes()) and now_s() < deadline_s - limit_s / 2:
         sleep(_POLL_S)
     try:
-        include_submitted(slurm, ledger)
+        _include_submitted(slurm, ledger)
     except SlurmError as error:  # all else can still be given back
         log.warning("nodes that hadar-sbatch has excluded may stay so: %s", error)
     while True:
@@ -166,3 +167,24 @@ def _difference(slurm: SlurmAdapter, row: QueueRow, claim: Claim) -> Difference:
 
 def _minutes(limit_s: float) -> str:
     return f"{limit_s / 60:g} min" if limit_s else ""
+
+
+def _include_submitted(slurm: SlurmAdapter, ledger: Ledger) -> None:
+    """Claim the jobs for which hadar-sbatch has excluded nodes, and which hadard has not yet seen.
+
+    Also those of a lost ledger. Raises SlurmError.
+    """
+    state = slurm.read()
+    found = {}
+    for job, excluded in state.excluded.items():
+        row = state.queue[job]
+        own_excluded = ledger.excluded_by_owner(row, excluded)
+        description = decode_or_none(row.comment)
+        is_ours = description is not None and description.is_steered
+        is_new = is_ours and ledger[job].excluded_by_owner(excluded) != own_excluded
+        if row.state == "PENDING" and is_new:
+            own, kind = state.request(row), Kind.FOUND_EXCLUDED
+            found[job] = Event(
+                kind=kind, row=row, own=own, excluded=excluded, own_excluded=own_excluded
+            )
+    ledger.intend(found, must_be_written=False)

@@ -13,7 +13,6 @@ from typing import Any
 
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.errors import LedgerError
-from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
@@ -154,27 +153,6 @@ def _restore_nice(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow])
             )
     if events:
         ledger.attempt(slurm, events, must_be_written=False)
-
-
-def include_submitted(slurm: SlurmAdapter, ledger: Ledger) -> None:
-    """Claim the jobs for which hadar-sbatch has excluded nodes, and which hadard has not yet seen.
-
-    Also those of a lost ledger. Raises SlurmError.
-    """
-    state = slurm.read()
-    found = {}
-    for job, excluded in state.excluded.items():
-        row = state.queue[job]
-        own_excluded = ledger.excluded_by_owner(row, excluded)
-        description = decode_or_none(row.comment)
-        is_ours = description is not None and description.is_steered
-        is_new = is_ours and ledger[job].excluded_by_owner(excluded) != own_excluded
-        if row.state == "PENDING" and is_new:
-            own, kind = state.request(row), Kind.FOUND_EXCLUDED
-            found[job] = Event(
-                kind=kind, row=row, own=own, excluded=excluded, own_excluded=own_excluded
-            )
-    ledger.intend(found, must_be_written=False)
 
 
 def changed_jobs(ledger: Ledger, rows: Iterable[QueueRow]) -> list[JobId]:

@@ -24,7 +24,7 @@ from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.enforce.pins import Pins
 from hadar_slurm.slurm.enforce.sharing import is_outside, jobs_beside_held, must_steer
 from hadar_slurm.slurm.jobs.array_jobs import Fork, Forks, Task, final_phase
-from hadar_slurm.slurm.jobs.choices import Choices
+from hadar_slurm.slurm.jobs.choices import Choice, Choices
 from hadar_slurm.slurm.jobs.ended_jobs import ClaimChecks, LearnedSizes
 from hadar_slurm.slurm.jobs.enrolment import Enrolment
 from hadar_slurm.slurm.jobs.holdings import occupied, unlisted
@@ -40,6 +40,9 @@ from hadar_slurm.slurm.settings import BackendSettings
 
 # One job beyond a learned limit is tried after this number of pin timeouts.
 _RETRY_TIMEOUTS = 5
+
+# A job that Slurm finds impossible on more nodes than these is not tried on others.
+_MOST_REFUSED = 3
 
 
 @dataclass
@@ -258,17 +261,28 @@ class Observer:
             seen.claim,
             mode=view.choices.way if is_here else mode,
             is_planned_here=is_here,
-            is_placeable=self._is_placeable(seen) and view.choices.can_hold(seen, choice),
+            is_placeable=self._is_placeable(seen, choice, view.choices),
         )
         if disposition is Disposition.MANAGE:
             return view.managed(seen, choice)
         is_restored = disposition is Disposition.RESTORE
         return Treated(seen, Course.RESTORED if is_restored else Course.LEFT)
 
-    def _is_placeable(self, seen: SeenJob) -> bool:
-        """Return whether a job has a script or is enrolled, and is not scrontab's."""
-        has_script = seen.row.is_batch or seen.is_enrolled
-        return has_script and seen.key not in self._state.set_apart_by_detail
+    def _is_placeable(self, seen: SeenJob, choice: Choice, choices: Choices) -> bool:
+        """Return whether nodes could hold a job that has a script or is enrolled, not scrontab's.
+
+        Slurm must not have found it impossible on all of these, nor on more than a few.
+        """
+        is_ours = seen.row.is_batch or seen.is_enrolled
+        if not is_ours or seen.key in self._state.set_apart_by_detail:
+            return False
+        if refused := self.pins.refused(seen.key):
+            nodes = choice.nodes or frozenset(self._state.cluster.by_name)
+            left = nodes - refused if len(refused) <= _MOST_REFUSED else frozenset()
+            if not choices.can_hold(seen, replace(choice, nodes=left)):
+                self.notices.say(seen.key, "is left to Slurm: BadConstraints on all nodes tried")
+                return False
+        return choices.can_hold(seen, choice)
 
     def _ended(self, seen: SeenJob, choices: Choices, *, may_requeue: bool) -> Treated:
         may_requeue &= seen.key not in self.lost
@@ -314,8 +328,7 @@ class Observer:
             phases.check_steered(waiting[key])
         phase_of = {job.job_id: job.phase for job in jobs if job.job_id in waiting}
         starting = {key for key, phase in phase_of.items() if phase is Phase.STARTING}
-        queued = {key for key, phase in phase_of.items() if phase is Phase.QUEUED}
-        self.pins.keep(starting=starting | steered, pending=starting | queued)
+        self.pins.keep(starting=starting | steered, pending=set(waiting))
 
 
 def _end_of(each: Treated) -> Ended | None:

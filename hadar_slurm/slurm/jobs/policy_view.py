@@ -122,7 +122,7 @@ class Phases:
         if any(cluster.capacity.get(slot, 0) - used[slot] < count for slot, count in gang.slots):
             return True  # foreign jobs have taken the GPUs
         if seen.row.reason == "BadConstraints":  # Slurm then holds it by a priority of 0
-            self.pins.avoid(seen.key, nodes, seen.now_s)
+            self.pins.avoid(seen.key, nodes, seen.now_s, is_final=True)
         self._avoid_reserved(seen, nodes)
         return self.pins.is_stuck(seen.key, nodes, seen.now_s)
 
