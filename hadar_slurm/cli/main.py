@@ -83,7 +83,9 @@ commands = typer.Typer(
 
 def _say_version(is_asked: bool) -> None:
     if is_asked:
-        print(f"hadar {__version__}")
+        from hadar_slurm.built_from import version as of_build
+
+        print(f"hadar {of_build()}")
         raise typer.Exit
 
 

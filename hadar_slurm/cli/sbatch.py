@@ -52,6 +52,10 @@ def _answer(request: SbatchRequest) -> int:
     if asks_for_help and not is_passed_on:
         print(USAGE)
         return 0
+    if "version" in request.values and not (is_sbatch or is_passed_on):
+        from hadar_slurm.built_from import version
+
+        _print_notes(f"hadar_slurm {version()}")
     if is_passed_on or _QUESTIONS & request.values.keys():
         become(find_sbatch(os.environ, sys.argv[0]), request.plain_call, user_environment())
     return _submit(with_script(request, read_script))

@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 from typing import NoReturn
 
-from hadar_slurm import __version__
 from hadar_slurm.config import DEFAULT_PATH, Config, read_config
 from hadar_slurm.errors import UsageError
 
@@ -17,6 +16,17 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+class _Version(argparse.Action):
+    """Prints the version, with the commit."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        """Exit with status 0."""
+        from hadar_slurm.built_from import version
+
+        print(f"hadard {version()}")
+        parser.exit()
 
 
 def option_parser() -> argparse.ArgumentParser:
@@ -36,7 +46,7 @@ def option_parser() -> argparse.ArgumentParser:
     text = "log what is at least so severe: %(choices)s (default %(default)s)"
     levels = ("debug", "info", "warning", "error")
     add("--log-level", default="info", choices=levels, metavar="LEVEL", help=text)
-    parser.add_argument("--version", action="version", version=f"hadard {__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     return parser
 
 

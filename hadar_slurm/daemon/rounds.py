@@ -10,7 +10,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from hadar_slurm import __version__
 from hadar_slurm.config import Config
 from hadar_slurm.daemon.signals import Requests
 from hadar_slurm.daemon.signs_of_life import Places, SignsOfLife
@@ -150,8 +149,10 @@ def run_with(
         each.is_off = rounds.is_off
         each.foresee = partial(policy.foresee, round_s=length_s)
     words = ", ".join([config.mode, *(f"{name}: {m}" for name, m in config.partitions.items())])
+    from hadar_slurm.built_from import version
+
     text = "hadard %s on cluster %s, policy %s, %s, through %s"
-    log.info(text, __version__, cluster.name, policy.name, words, slurm.name)
+    log.info(text, version(), cluster.name, policy.name, words, slurm.name)
     signs = SignsOfLife(
         config=config,
         cluster=cluster.name,

@@ -24,7 +24,6 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.corrections import Corrections
-from hadar_slurm.slurm.enforce.advise import advise, features_by_type
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.enforce.pins import Pins
@@ -163,6 +162,8 @@ class SlurmBackend:
         if self.mode is Mode.OBSERVE:
             return [Outcome(a, Status.SKIPPED, self.command_text(a)) for a in actions]
         if self.mode is Mode.ADVISE:
+            from hadar_slurm.slurm.enforce.advise import advise, features_by_type
+
             features = features_by_type(self._state.nodes)
             return advise(self.slurm, self.ledger, self._state.queue, actions, features)
         not_ready, by_type = seen.not_ready, seen.by_type

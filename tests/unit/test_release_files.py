@@ -11,6 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from hadar_slurm import __version__
+from hadar_slurm.built_from import version
 from hadar_slurm.cli.main import commands
 from hadar_slurm.daemon import main
 
@@ -29,10 +30,10 @@ def test_commands_changelog_and_manual_pages_have_one_version(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The commands, the manual pages and the changelog name one version."""
-    assert CliRunner().invoke(commands, ["--version"]).output == f"hadar {__version__}\n"
+    assert CliRunner().invoke(commands, ["--version"]).output == f"hadar {version()}\n"
     with pytest.raises(SystemExit):
         main.main(["--version"])
-    assert capsys.readouterr().out == f"hadard {__version__}\n"
+    assert capsys.readouterr().out == f"hadard {version()}\n"
     pages = list((ROOT / "docs" / "man").glob("man*/*"))
     assert pages
     assert [p.name for p in pages if f'"hadar_slurm {__version__}"' not in p.read_text()] == []

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hadar_slurm import __version__
+from hadar_slurm.built_from import version
 from hadar_slurm.cli.main import COMMANDS, commands, load_command
 
 # Modules that take long to import and that the list of commands does not need.
@@ -91,5 +92,5 @@ def test_hadard_decides_without_what_is_for_studies_and_pictures() -> None:
 
 def test_the_version_is_an_option_and_a_command() -> None:
     asked = CliRunner().invoke(commands, ["--version"])
-    assert (asked.exit_code, asked.output) == (0, f"hadar {__version__}\n")
+    assert (asked.exit_code, asked.output) == (0, f"hadar {version()}\n")
     assert CliRunner().invoke(commands, ["version"]).output == f"{__version__}\n"

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from fakes.login_node import SBATCH, SINFO, Site, call_of
 
+from hadar_slurm.built_from import version
 from hadar_slurm.core.throughput_model import Workload
 from hadar_slurm.core.type_failures import TypeRecord, Work
 from hadar_slurm.jobspec.description import decode
@@ -572,6 +573,13 @@ def test_help_lists_every_option(site: Site, words: list[str]) -> None:
     assert "`sbatch --help`" in done.stdout
     for name in ("model", "batch-size", "throughput", "steps", "gang", "checkpoint"):
         assert f"--hadar-{name}" in done.stdout
+
+
+def test_version_names_the_build_too(site: Site) -> None:
+    """On standard error, and only under its own name: programs read sbatch's answer."""
+    own = f"hadar-sbatch: hadar_slurm {version()}\n"
+    assert site.run("--version").stderr.startswith(own)
+    assert own not in site.run("--usage").stderr
 
 
 @pytest.mark.parametrize("words", [["--version"], ["-V"], ["--usage"], ["job.sh", "--help"]])

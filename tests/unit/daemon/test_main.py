@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from hadar_slurm import __version__
+from hadar_slurm.built_from import version
 from hadar_slurm.config import load_config
 from hadar_slurm.daemon.main import main
 from hadar_slurm.daemon.signs_of_life import good_for_s
@@ -76,7 +76,7 @@ def test_a_fault_is_one_line_and_status_2(
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     """--version prints the package's version, and --help lists the options."""
-    assert ended_with(["--version"], capsys) == (0, f"hadard {__version__}\n", "")
+    assert ended_with(["--version"], capsys) == (0, f"hadard {version()}\n", "")
     status, out, _ = ended_with(["--help"], capsys)
     assert status == 0
     assert all(option in out for option in ("--config", "--once", "--dry-run", "--round-seconds"))
