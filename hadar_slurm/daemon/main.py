@@ -39,8 +39,9 @@ def main(words: Sequence[str] | None = None, world: World | None = None) -> int:
     world = world or World()
     options = option_parser().parse_args(words)
     gc.set_threshold(COLLECT_AFTER)
-    form = "%(asctime)s %(levelname)s %(message)s"
-    logging.basicConfig(level=options.log_level.upper(), format=form, stream=sys.stderr)
+    from hadar_slurm.daemon.log_lines import log_to_stderr
+
+    log_to_stderr(options.log_level)
     try:
         if options.dry_run:
             from hadar_slurm.daemon.dry_run import dry_run
