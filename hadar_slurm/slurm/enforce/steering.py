@@ -118,13 +118,12 @@ def limits(
 def _excluded(job: Job, cluster: Cluster) -> tuple[NodeName, ...]:
     """Return the nodes without the fastest type that has enough open nodes for a job.
 
-    Nodes with several types as well: Slurm would choose the type.
+    Nodes with several types as well, where Slurm would choose, also those not meant for the job.
     """
     best: tuple[float, frozenset[NodeName]] = (0.0, frozenset())
     for gpu_type, places in cluster.open_by_type.items():
-        if job.bound_type not in (None, gpu_type):
-            continue
-        fitting = [node for node, _ in places if node.has_one_type and job.may_use(node.name)]
+        may_be = job.bound_type in (None, gpu_type)
+        fitting = [n for n, _ in places if may_be and n.has_one_type and job.may_use(n.name)]
         for shape in job.spec.shapes:
             speed = job.spec.throughputs.on(gpu_type, job.spec.num_gpus, is_spread=shape.nodes > 1)
             has_room = sum(node.gpus[0][1] >= shape.gpus_per_node for node in fitting)
@@ -132,8 +131,9 @@ def _excluded(job: Job, cluster: Cluster) -> tuple[NodeName, ...]:
                 best = (speed, frozenset(node.name for node in fitting))
     if not best[1]:
         return _impossible(job, cluster)
-    usable = (node.name for node in cluster.nodes if job.may_use(node.name))
-    return tuple(name for name in usable if name not in best[1])
+    others = [n for n in cluster.nodes if n.name not in best[1]]
+    narrows = any(job.may_use(n.name) for n in others)
+    return tuple(n.name for n in others if narrows and (job.may_use(n.name) or len(n.gpus) > 1))
 
 
 def _impossible(job: Job, cluster: Cluster) -> tuple[NodeName, ...]:

@@ -70,6 +70,16 @@ def test_what_is_excluded(
     assert limit_of(job, cluster, closed=closed) == Limit(excluded=tuple(excluded))
 
 
+@pytest.mark.parametrize(("allowed", "excluded"), [({N1, N2}, (N2, "n3")), ({N1}, ())])
+def test_a_narrowed_job_gets_no_slice_of_a_gpu_the_sooner(
+    allowed: set[NodeName], excluded: Sequence[str]
+) -> None:
+    """A node of several types, which is not planned for it, stays open only if all nodes do."""
+    job = replace(a_job("1", throughputs=BOTH), allowed_nodes=frozenset(allowed))
+    found = limit_of(job, "1xv100,1xk80,1xv100+1xa100_1g.5gb")
+    assert found == Limit(excluded=tuple(map(NodeName, excluded)))
+
+
 def test_a_job_that_slurm_does_not_start_on_free_gpus_may_use_all_nodes_where_it_runs() -> None:
     """Nodes of types on which it does not run stay excluded."""
     job = a_job("1", throughputs=some_rates(v100=10.0, p100=1.0))
