@@ -71,14 +71,24 @@ def draw_edit(draw: random.Random, *, has_qos: bool) -> tuple[str, str]:
     return name, draw.choice(values[name])
 
 
+def shown(site: Site, *jobs: str) -> str:
+    """Return what Slurm shows of these jobs, or of all."""
+    return site.run(["scontrol", "show", "job", "-o", *jobs]).stdout
+
+
 def edit_once(site: Site, task: Task, name: str, value: str, outcome: Outcome) -> None:
     """Make one edit as the job's owner; a second hold is a release."""
     before = task.edits.pop(name, None)
+    if f" {name}={value} " in shown(site, task.key):
+        outcome.refused += 1  # an edit to what Slurm shows already cannot be seen
+        return
     words = ["update", f"JobId={task.key}", f"{name}={value}"]
     if name == HOLD:
         words = ["release" if before else "uhold", task.key]
     begun_s = time.time()
-    if site.run(["scontrol", *words]).returncode != 0:
+    done = site.run(["scontrol", *words])
+    # Slurm 22.05.8 may ignore a nice value without an error.
+    if done.returncode != 0 or (name == "Nice" and f" Nice={value} " not in shown(site, task.key)):
         outcome.refused += 1
         return
     outcome.made[name] += 1
@@ -110,8 +120,7 @@ def measure(site: Site, options: argparse.Namespace, *, has_qos: bool) -> Outcom
     if released.returncode != 0:
         raise ClusterError(f"hadar release: {released.stderr}")
     begun_s = time.time()
-    shown = site.run(["scontrol", "show", "job", "-o"]).stdout
-    seen = tuple(job for job in sightings(shown) if job.key in tasks)
+    seen = tuple(job for job in sightings(shown(site)) if job.key in tasks)
     outcome.lost = list(lost_edits(Sample(begun_s, time.time(), seen), tasks))
     return outcome
 

@@ -110,6 +110,7 @@ class Reaper:
     runs: int = 0
     # How long the last runs took.
     took_s: deque[float] = field(default_factory=lambda: deque(maxlen=4))
+    slowest_s: float = 0.0
     _begun_s: float = 0.0
     _process: subprocess.Popen[bytes] | None = None
 
@@ -120,6 +121,7 @@ class Reaper:
             if self._process.poll() is None:
                 return
             self.took_s.append(now_s - self._begun_s)
+            self.slowest_s = max(self.slowest_s, self.took_s[-1])
             self._process = None
         if now_s < self._begun_s + self.every_s:
             return

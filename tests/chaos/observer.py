@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from chaos.constancy import lost_edits
 from chaos.invariants import (
     Finding,
     Past,
@@ -93,9 +94,11 @@ class Observer:
         gone_s = self.gone_since_s
         # While slurmctld was unreachable too, the reaper could not release jobs.
         since_s = None if gone_s is None else max(gone_s, self.away_until_s)
+        is_gone = since_s is not None and sample.before_s > since_s + self.limit_s
         for finding in (
             *shared_gpus(sample),
             *incomplete_gangs(sample, tasks),
+            *lost_edits(sample, tasks, is_gone=is_gone),
             *self.idling.add(sample, tasks, idle, _IDLE_S),
         ):
             self._add(finding)

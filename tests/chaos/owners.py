@@ -64,7 +64,12 @@ class Owners:
         # While the command runs, and after one that failed, the field may have either value.
         task.edits.pop(name, None)
         begun_s = time.time()
-        if self.update(case, task, f"{name}={value}"):
+        is_new = shown is None or shown_value(shown, name) != value
+        if not self.update(case, task, f"{name}={value}") or not is_new:
+            return  # an edit to what Slurm shows already cannot be seen
+        # Slurm 22.05.8 may ignore a nice value without an error.
+        shown = self._shown(task.key) if name == "Nice" else None
+        if shown is None or shown_value(shown, name) == value:
             task.note(name, Edit(value, begun_s, time.time(), name in LENT and is_own))
 
     def _shown(self, key: str) -> Sighting | None:

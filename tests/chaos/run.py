@@ -44,8 +44,9 @@ STATED_S = LIFE_S + REAPER_S
 RELEASE_S, _MOST_RELEASE_S = 6.0, 20.0
 LEVEL = 16
 _TICK_S = 0.05
-# The longest time without a round that succeeded: ten rounds.
-STALL_S = 20.0
+# The longest time without a round that succeeded: ten rounds, and on a busy machine that of some
+# starts of Python in addition.
+STALL_S, _STARTS = 20.0, 4
 # Slurm counts as away, or the machine as too busy, after this time without a sample.
 _UNSEEN_S = 3.0
 # Faults that keep rounds from succeeding until all has recovered. After a requeue that took no
@@ -75,6 +76,8 @@ class Run:
     cases: list[Case] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     begun_s: float = 0.0
+    # When hadard had made its first plan.
+    planned_s: float = 0.0
     settled_s: float = 0.0
     lost_gpus: set[Gpu] = field(default_factory=set)
     spells: Spells = field(default_factory=Spells)
@@ -98,6 +101,7 @@ class Run:
         with self._beside():
             if not self.go_on_until(lambda: self._has_planned_since(self.begun_s), 45):
                 raise HadarError(f"hadard does not begin: {self.world.told('hadard.log')}")
+            self.planned_s = time.time()
             self.go_on_until(lambda: self.observer.holding() >= 4, 30)
             for number, fault in enumerate(self.faults, start=1):
                 self._relax()
@@ -238,8 +242,10 @@ class Run:
         control, tasks = self.world.control, self.workload.tasks
         seen = self.observer.findings
         self.findings += excused_edits(seen, tasks, control.notes("changes"))
-        rounds, span = control.notes("rounds"), (self.begun_s, self.settled_s)
-        self.findings += stalls(rounds, self.spells, span, STALL_S)
+        rounds, span = control.notes("rounds"), (self.planned_s, self.settled_s)
+        self.findings += stalls(
+            rounds, self.spells, span, STALL_S + _STARTS * self.reaper.slowest_s
+        )
         self.findings += resizes(self.world.controller_log(), self.world.ended_runs())
         self.findings += plan_differences(self.world.control.notes("plans"))
         self.findings += failures(self.world.control.notes("failures"))

@@ -87,6 +87,7 @@ class Task:
         """Record an edit. Slurm 22.05.8 releases a held job whose nice value changes."""
         if name == "Nice":
             self.edits.pop(HOLD, None)
+            self.released_s = edit.done_s
         self.edits[name] = edit
         self.all_edits.append((name, edit))
 
