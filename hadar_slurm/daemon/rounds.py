@@ -28,12 +28,12 @@ from hadar_slurm.journal import Journal, claim_facts
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.protocol import Site, SlurmAdapter
 from hadar_slurm.slurm.enforce.modes import Mode
-from hadar_slurm.slurm.wakeup import FILE_NAME as WAKE_FILE
-from hadar_slurm.slurm.wakeup import make_wake_file
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.problems import Problem, Problems
 from hadar_slurm.state.reaper_count import read_expired
 from hadar_slurm.state.spool import make_spool
+from hadar_slurm.state.wakeup import FILE_NAME as WAKE_FILE
+from hadar_slurm.state.wakeup import make_wake_file
 
 log = logging.getLogger("hadard")
 

@@ -28,10 +28,10 @@ from hadar_slurm.slurm.enforce.ledger import FILE_NAME as LEDGER_FILE
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.settings import BackendSettings
-from hadar_slurm.slurm.wakeup import FILE_NAME as WAKE_FILE
 from hadar_slurm.state.last_rounds import LastRounds
 from hadar_slurm.state.throughput_store import FILE_NAME as PROFILE_FILE
 from hadar_slurm.state.throughput_store import Profile
+from hadar_slurm.state.wakeup import FILE_NAME as WAKE_FILE
 
 log = logging.getLogger("hadard")
 

@@ -16,6 +16,7 @@ from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status, Stop
 from hadar_slurm.engine.backend import Wake
+from hadar_slurm.engine.pins import Pins
 from hadar_slurm.errors import LedgerError, SlurmError
 from hadar_slurm.job_files import Assignment
 from hadar_slurm.jobspec.estimator import Estimator
@@ -26,7 +27,6 @@ from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.corrections import Corrections
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode
-from hadar_slurm.slurm.enforce.pins import Pins
 from hadar_slurm.slurm.enforce.start_stop import Mover, must_name_type
 from hadar_slurm.slurm.enforce.steering import Foresight, Steerer
 from hadar_slurm.slurm.enforce.stoppable import bound_s
@@ -35,10 +35,10 @@ from hadar_slurm.slurm.jobs.observation import Observation
 from hadar_slurm.slurm.jobs.observer import Observer
 from hadar_slurm.slurm.jobs.parameter_averages import copy_facts
 from hadar_slurm.slurm.settings import BackendSettings
-from hadar_slurm.slurm.wakeup import WakeFile
 from hadar_slurm.state.assignments import Assignments
 from hadar_slurm.state.failures import write_failures
 from hadar_slurm.state.throughput_store import Profile
+from hadar_slurm.state.wakeup import WakeFile
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +125,7 @@ class SlurmBackend:
         self._state = state = self.slurm.read()
         self._is_unread = False
         self.ledger.see(self.slurm, state.queue.values())
+        self.ledger.heed(state)
         before = self._observation.mode
         self._observation = self._observer.observe(state)
         if (way := self._observation.mode) is not before:
@@ -196,8 +197,9 @@ class SlurmBackend:
                 # A copy may still be placed where another request fits.
                 self._pins.avoid(action.job_id, action.gang.gpus_by_node, now_s)
         begun = {start.job_id for start in starts if outcomes[start].status is Status.DONE}
-        self._corrections.release_into_queue(seen, self._state, begun)
-        mover.hold_timed_out(seen.stuck & ({start.job_id for start in starts} - begun))
+        self._corrections.release_into_queue(seen, begun)
+        failed = {start.job_id for start in starts} - begun
+        mover.hold_timed_out(seen.stuck & failed | self._corrections.unsafe(seen) - begun)
         self._records(partial(self.ledger.forget_all_but, seen.alive))
         self._corrections.notify(seen.notices)
         return [outcomes.get(action, Outcome(action, Status.DONE)) for action in actions]

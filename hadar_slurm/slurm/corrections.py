@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.core.job import Phase
 from hadar_slurm.errors import LedgerError, SlurmRefused
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
@@ -16,14 +17,9 @@ from hadar_slurm.slurm.client.state import SlurmState, waits_for_nodes
 from hadar_slurm.slurm.enforce.claim import State
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode
-from hadar_slurm.slurm.enforce.restore import (
-    NO_LIMITS,
-    NODES_REPORT_WITHIN_S,
-    Exclusion,
-    restore_jobs,
-)
+from hadar_slurm.slurm.enforce.restore import NO_LIMITS, NODES_REPORT_WITHIN_S, restore_jobs
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
-from hadar_slurm.slurm.enforce.steering import Limit, joined, limits, may_wait_unheld
+from hadar_slurm.slurm.enforce.steering import limits, may_wait_unheld
 from hadar_slurm.slurm.enforce.stoppable import is_ended_by_us
 from hadar_slurm.slurm.jobs.observation import Observation
 from hadar_slurm.slurm.jobs.run_outcomes import is_early_failure
@@ -61,12 +57,12 @@ class Corrections:
         self,
         queue: Mapping[JobId, QueueRow],
         jobs: Collection[JobId],
-        excluded: Mapping[JobId, Exclusion] = NO_LIMITS,
+        limits: Mapping[JobId, tuple[NodeName, ...]] = NO_LIMITS,
     ) -> None:
         """Restore jobs of a queue that was just read; see `restore_jobs`."""
         if not jobs:
             return
-        for returned in restore_jobs(self.slurm, self.ledger, queue, jobs, excluded):
+        for returned in restore_jobs(self.slurm, self.ledger, queue, jobs, limits):
             if returned.fault:
                 log.warning("job %s: not yet restored: %s", returned.job, returned.fault)
             else:
@@ -132,9 +128,7 @@ class Corrections:
         for fault in faults.values():
             log.warning("cannot take back a hold: %s", fault)
 
-    def release_into_queue(
-        self, seen: Observation, state: SlurmState, begun: Collection[JobId]
-    ) -> None:
+    def release_into_queue(self, seen: Observation, begun: Collection[JobId]) -> None:
         """Release the jobs that are to wait in Slurm's queue and are held, within their limits.
 
         Where Slurm keeps the queue, all but those in `begun`: a job whose GPUs are not free yet is
@@ -153,20 +147,17 @@ class Corrections:
             if job.job_id in waiting
             and queue[job.job_id].is_held_by_user
             and self.ledger[job.job_id].state is State.HELD
-            and may_wait_unheld(job, cluster)
+            and may_wait_unheld(job, self.ledger[job.job_id], cluster)
         ]
         wanted = limits(held, {}, (), cluster)
-        self._give_back(queue, wanted, self._exclusions(wanted, queue, state))
+        self._give_back(queue, wanted, {k: w.excluded for k, w in wanted.items() if w.excluded})
 
-    def _exclusions(
-        self, limits: Mapping[JobId, Limit], queue: Mapping[JobId, QueueRow], state: SlurmState
-    ) -> dict[JobId, Exclusion]:
-        """Return what jobs are to exclude beside their owners' nodes, where it is anything."""
-        found: dict[JobId, Exclusion] = {}
-        for job, limit in limits.items():
-            if limit.excluded:
-                row, shown = queue[job], state.excluded.get(job)
-                own = self.ledger.excluded_by_owner(row, shown)
-                wanted = joined(limit.excluded, own)
-                found[job] = Exclusion(wanted, state.request(row), shown or (), own)
-        return found
+    def unsafe(self, seen: Observation) -> set[JobId]:
+        """Return jobs that Slurm could start on a wrong type since their owners changed them."""
+        return {
+            job.job_id
+            for job in seen.snapshot.jobs
+            if self.ledger[job.job_id].excluded.is_kept
+            and job.phase is Phase.QUEUED
+            and not may_wait_unheld(job, self.ledger[job.job_id], seen.snapshot.cluster)
+        } - seen.enrolled

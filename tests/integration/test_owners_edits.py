@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from itertools import cycle
+
 import pytest
 from integration.site import Site
 
@@ -11,6 +15,7 @@ from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Start
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.parse import excluded_nodes, nice_value, time_limit_s
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.settings import BackendSettings
@@ -19,6 +24,7 @@ pytestmark = pytest.mark.slurm
 
 V100_ONLY = {"v100": 20.0}
 ALL_V100 = {"n1": "gpu:4", "n2": "gpu:4", "n6": "gpu:v100:2"}
+HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
 LONG = 10**6  # steps of a job that outlasts its test
 
 
@@ -39,12 +45,69 @@ def was_resized(site: Site, job: JobId) -> bool:
 def test_a_job_that_starts_as_it_is_steered_keeps_its_gpus(site: Site) -> None:
     """Slurm up to 23.11 would resize the running job to the nodes of the update."""
     plain = site.occupy(**ALL_V100)
-    job = site.train(V100_ONLY, steps=LONG, gpus=4)
+    script = site.script("rest", "exec sleep 600")
+    job = site.train(V100_ONLY, "--exclude=n[3-5]", steps=LONG, gpus=4, script=script)
     backend = steering(site)
     backend.observe()
-    site.free(*plain.values())
+    site.free(plain["n1"])
     site.until_running(job)
     held = site.gpus(job)
     backend.apply([Start(job, 0, Gang.of({("n1", "v100"): 4}))])
     assert site.gpus(job) == held
     assert not was_resized(site, job)
+
+
+def shown(site: Site, job: JobId) -> dict[str, object]:
+    """Return what owners change in these tests, as Slurm shows it."""
+    row, detail = site.queue()[job], site.details()[job]
+    return {
+        "ReqNodeList": row.requested_nodes,
+        "ExcNodeList": excluded_nodes(detail),
+        "Features": row.features,
+        "Nice": nice_value(detail),
+        "TimeLimit": time_limit_s(detail),
+        "hold": row.is_held_by_user,
+    }
+
+
+# By kind of edit: its command, and what Slurm shows then.
+EDITS: dict[str, tuple[str, object]] = {
+    "ReqNodeList": ("update JobId={} ReqNodeList=n3", ("n3",)),
+    "ExcNodeList": ("update JobId={} ExcNodeList=n1,n3", ("n1", "n3")),
+    "Features": ("update JobId={} Features=v100|p100", "v100|p100"),
+    "Nice": ("update JobId={} Nice=700", 700),
+    "TimeLimit": ("update JobId={} TimeLimit=77", 77 * 60.0),
+    "hold": ("uhold {}", True),
+}
+
+
+def test_no_edit_of_an_owner_is_lost(site: Site) -> None:
+    """While hadard steers in rounds of a second, and when all is given back."""
+    site.occupy(**dict.fromkeys(("n1", "n2", "n3", "n4", "n5"), "gpu:4"))
+    site.occupy(n6="gpu:v100:2,gpu:k80:2")
+    site.start(mode="steer", round_seconds=1, policy="hadar")
+    rates = {"v100": 20.0, "p100": 10.0}
+    jobs = [site.train(rates, steps=steps, gpus=2) for steps in range(600, 0, -50)]
+    site.until_rounds(2)
+    made = list(zip(jobs, cycle(EDITS), strict=False))
+    for job, name in made:
+        command, value = EDITS[name]
+        done = site.run(["scontrol", *command.format(job).split()])
+        assert done.returncode == 0, done.stderr
+        assert shown(site, job)[name] == value
+    site.until_rounds(3)
+    # Nodes that hadard excludes beside the owner's narrow only what it may use.
+    for job, name in made:
+        if name not in ("Nice", "TimeLimit", "ExcNodeList"):
+            assert shown(site, job)[name] == EDITS[name][1], site.told(job)
+    left = next(job for job, name in made if name == "ExcNodeList")
+    assert site.run([*HADAR, "leave", left]).returncode == 0
+    site.until_rounds(2)
+    assert shown(site, left)["ExcNodeList"] == ("n1", "n3")
+    site.hadard.stop()
+    config = str(site.hadard.directory / "hadar.yaml")
+    released = site.run([*HADAR, "release", "--config", config, "--json"])
+    assert released.returncode == 0, released.stderr
+    json.loads(released.stdout)
+    for job, name in made:
+        assert shown(site, job)[name] == EDITS[name][1], (name, site.told(job))

@@ -191,8 +191,7 @@ class Daemon(RuleBasedStateMachine):
             self.policy,
             is_enough=lambda begun: len(begun) >= 4,
             round_s=360.0,
-            clock=lambda: float(next(looks)),
-            limit_s=100.0,
+            is_late=lambda: next(looks) > 100,
         )
         return {job: begin.gang for job, begin in found.items()}
 

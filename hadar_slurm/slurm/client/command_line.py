@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.errors import SlurmError, SlurmRefused, SlurmUnavailable
@@ -28,8 +29,10 @@ from hadar_slurm.slurm.client.state import (
     read_nodes,
     read_queue,
 )
-from hadar_slurm.slurm.client.submission import Submission, read_submissions
 from hadar_slurm.slurm.client.updates import SignalCheckpoint, Update
+
+if TYPE_CHECKING:
+    from hadar_slurm.slurm.client.submission import Submission
 
 # Words that scontrol does not split when it reads them from its standard input.
 _PLAIN = re.compile(r"[\w.,:/=+\-\[\]|&*()@!]+")
@@ -92,6 +95,8 @@ class CommandLine:
 
     def submissions(self) -> dict[JobId, Submission]:
         """Return what each job and array task asked for beside GPUs and nodes."""
+        from hadar_slurm.slurm.client.submission import read_submissions
+
         return read_submissions(self.runner, self.version)
 
     def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.errors import SlurmError
 from hadar_slurm.slurm.client.parse import NodeRow, QueueRow
 from hadar_slurm.slurm.client.state import SlurmState
-from hadar_slurm.slurm.client.submission import Submission
 from hadar_slurm.slurm.client.updates import Update
+
+if TYPE_CHECKING:
+    from hadar_slurm.slurm.client.submission import Submission
 
 Version = tuple[int, int]
 # Fair-share factors by (account, user).

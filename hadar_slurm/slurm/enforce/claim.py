@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import lru_cache
 
 from hadar_slurm.core.cluster import NodeName
+from hadar_slurm.engine.loan import Loan, as_set
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.updates import Request
 
@@ -57,11 +57,8 @@ HOLDS = frozenset(
 )
 
 
-# Thousands of jobs exclude the same hundreds of nodes.
-@lru_cache(maxsize=1024)
-def as_set(nodes: tuple[NodeName, ...]) -> frozenset[NodeName]:
-    """Return nodes in no order."""
-    return frozenset(nodes)
+_NO_NODES: Loan[tuple[NodeName, ...]] = Loan((), (), ())
+_ZERO, _ZERO_S = Loan(0, 0, 0), Loan(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,18 +79,10 @@ class Claim:
     named: tuple[str, ...] = ()
     # The features that hadard has made the job prefer.
     preferred: str = ""
-    # The nodes that the job excludes and its nice value as hadard has set them, and those of its
-    # owner; `former_` are those before the last `Steer`, until that is answered.
-    excluded: tuple[NodeName, ...] = ()
-    former_excluded: tuple[NodeName, ...] = ()
-    own_excluded: tuple[NodeName, ...] = ()
-    nice: int = 0
-    former_nice: int = 0
-    own_nice: int = 0
-    # The time limit in seconds that hadard has set (0: none), the one before, and the owner's.
-    limit_s: int = 0
-    former_limit_s: int = 0
-    own_limit_s: int = 0
+    # Borrowed: the nodes that it excludes, its nice value, its time limit in seconds (0: none).
+    excluded: Loan[tuple[NodeName, ...]] = _NO_NODES
+    nice: Loan[int] = _ZERO
+    limit_s: Loan[float] = _ZERO_S
     # 1 if `pinned` was set without a hold, by a hadard up to 0.2; 0 if under one.
     steered: int = 0
     # The nodes that hadard wants the job to start on: it excludes all others with GPUs.
@@ -130,12 +119,20 @@ class Claim:
     @property
     def steers(self) -> bool:
         """Whether hadard has excluded nodes, or set a nice value or a time limit."""
-        return self.is_limited or self.is_nice or self.is_prolonged
+        return self.excluded.is_lent or self.nice.is_lent or self.limit_s.is_lent
 
-    @property
-    def is_limited(self) -> bool:
-        """Whether the nodes that the job excludes may differ from its owner's choice."""
-        return {as_set(self.excluded), as_set(self.former_excluded)} != {as_set(self.own_excluded)}
+    def seen(
+        self, excluded: tuple[NodeName, ...] | None, nice: int | None, limit_s: float | None
+    ) -> Claim:
+        """Return the claim after a reading of what hadard borrows; None: it is in doubt."""
+        limit = self.limit_s
+        # Slurm keeps limits in minutes.
+        if limit_s and not 0 <= limit_s - limit.ours < 60:
+            limit = limit.seen(round(limit_s))
+        loans = self.excluded.seen(excluded), self.nice.seen(nice), limit
+        if loans == (self.excluded, self.nice, self.limit_s):
+            return self
+        return replace(self, excluded=loans[0], nice=loans[1], limit_s=loans[2])
 
     def excluded_by_owner(
         self, shown: Iterable[NodeName] | None, submitted: tuple[NodeName, ...] | None = None
@@ -146,34 +143,15 @@ class Claim:
         `submitted`: what the owner has excluded at submission, if the rest may be hadar-sbatch's or
         that of a hadard that has lost its ledger. Nodes that hadard has not set are the owner's.
         """
-        now = as_set(tuple(shown or ()))
-        ours = {as_set(self.excluded), as_set(self.former_excluded)}
-        if (now in ours or shown is None) and (now or any(ours)):
-            return self.own_excluded
+        now, loan = as_set(tuple(shown or ())), self.excluded
+        has_ours = bool(loan.ours or loan.former)
+        if (shown is None or loan.is_ours(tuple(shown))) and (now or has_ours):
+            return loan.owners
         if shown is None:
             return submitted or ()
-        if submitted is not None and now and not any(ours):
+        if submitted is not None and now and not has_ours:
             return submitted
         return tuple(sorted(now))
-
-    @property
-    def is_nice(self) -> bool:
-        """Whether the nice value of Slurm may differ from the owner's."""
-        return {self.nice, self.former_nice} != {self.own_nice}
-
-    def nice_of_owner(self, nice: int) -> int:
-        """Return the owner's part where Slurm shows the value `nice`."""
-        return self.own_nice if nice in (self.nice, self.former_nice) else nice
-
-    @property
-    def is_prolonged(self) -> bool:
-        """Whether the time limit of Slurm may differ from the owner's."""
-        return {self.limit_s, self.former_limit_s} != {self.own_limit_s}
-
-    def limit_of_owner(self, limit_s: float) -> float:
-        """Return the owner's time limit where Slurm shows `limit_s`, in seconds."""
-        ours = {self.limit_s, self.former_limit_s} - {0}
-        return self.own_limit_s if limit_s in ours else limit_s
 
     def named_types(self, row: QueueRow) -> frozenset[str]:
         """Return the GPU types that the job's request names, or named before it was cleared."""

@@ -18,20 +18,20 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from hadar_slurm import untrusted_files
 from hadar_slurm.core.cluster import JobId, NodeName
-from hadar_slurm.errors import LedgerError, SlurmError, SlurmOutputError, SlurmRefused
-from hadar_slurm.jobspec.constraint import fold, fold_out
+from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused
+from hadar_slurm.jobspec.constraint import fold_out
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
-from hadar_slurm.slurm.client.updates import SIZES, Request, Update
-from hadar_slurm.slurm.enforce.claim import Claim, State
+from hadar_slurm.slurm.client.state import SlurmState
+from hadar_slurm.slurm.client.updates import Update
+from hadar_slurm.slurm.enforce.claim import Claim
+from hadar_slurm.slurm.enforce.ledger_text import DAMAGE, PARSE, VERSION, claim_tree
 from hadar_slurm.slurm.enforce.readings import first_sight, read_kind
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind, changes, transition
 from hadar_slurm.slurm.enforce.writer import send
@@ -39,26 +39,12 @@ from hadar_slurm.state import locks
 
 log = logging.getLogger(__name__)
 
-VERSION = 2
 FILE_NAME = "ledger.json"
 # 10,000 jobs take 5 MB, also where each is kept off most of 1,000 nodes.
 _MAX_BYTES = 1 << 28
 # How long another writer may take, in seconds.
 _LOCK_WAIT_S = 10.0
-_MAX_NUMBER = 1e18
-_SIGNED = ("nice", "former_nice", "own_nice")
-# Written as host lists.
-_EXCLUDED = ("excluded", "former_excluded", "own_excluded")
 _NO_CLAIM = Claim()
-# The values of a claim apart from its state and the own request.
-_DEFAULTS = {f.name: f.default for f in fields(Claim) if f.name not in ("state", "own")}
-_NAMES = tuple(f.name for f in fields(Claim))
-_OF_REQUEST = tuple(f.name for f in fields(Request))
-# What parsing a damaged file may raise.
-_DAMAGE = (
-    *(ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),
-    SlurmOutputError,  # a host list
-)
 
 
 class Ledger:
@@ -79,7 +65,7 @@ class Ledger:
         # Most claims stay as they are from round to round, so these are kept while the claim is the
         # same object: its text in the file, and the last answer of `excluded_by_owner`.
         self._texts: dict[JobId, tuple[Claim, str]] = {}
-        self._owners: dict[JobId, _OwnersPart] = {}
+        self._owners: dict[JobId, tuple[tuple[object, ...], tuple[NodeName, ...]]] = {}
         self._mark: object = None
         # The last known start of slurmctld, in seconds since the epoch.
         self._booted_s = 0.0
@@ -95,11 +81,11 @@ class Ledger:
             with untrusted_files.directory(self.path.parent) as place:
                 text = untrusted_files.read(self.path.name, max_bytes=_MAX_BYTES, dir_fd=place)
             tree = json.loads(text)
-            if tree["version"] not in _PARSE:
+            if tree["version"] not in PARSE:
                 return
-            parse = _PARSE[tree["version"]]
+            parse = PARSE[tree["version"]]
             claims = {JobId(job): parse(claim) for job, claim in tree["jobs"].items()}
-        except (OSError, *_DAMAGE) as error:
+        except (OSError, *DAMAGE) as error:
             log.warning("%s: not a ledger that can be read: %r", self.path, error)
             return
         self._written, self._claims, self.was_read = claims, dict(claims), True
@@ -123,12 +109,11 @@ class Ledger:
         self, row: QueueRow, shown: Iterable[NodeName] | None
     ) -> tuple[NodeName, ...]:
         """Return the owner's part of the nodes that Slurm shows a job to exclude; None: unknown."""
-        claim, last = self[row.key], self._owners.get(row.key)
-        if last is None or not last.answers(claim, shown, row.comment, was_read=self.was_read):
-            nodes = self._owners_part(row, shown)
-            last = _OwnersPart(claim, shown, row.comment, self.was_read, nodes)
-            self._owners[row.key] = last
-        return last.nodes
+        claim, known = self[row.key], self._owners.get(row.key)
+        facts = claim, shown, row.comment, self.was_read
+        if known is None or not all(map(_is_known, known[0], facts)):
+            known = self._owners[row.key] = facts, self._owners_part(row, shown)
+        return known[1]
 
     def _owners_part(self, row: QueueRow, shown: Iterable[NodeName] | None) -> tuple[NodeName, ...]:
         description = decode_or_none(row.comment)
@@ -182,6 +167,25 @@ class Ledger:
         now_s, booted_s, opened_s = self.now_s(), self._booted_s, self.opened_s
         return read_kind(claim, row, now_s=now_s, booted_s=booted_s, opened_s=opened_s)
 
+    def read_again(self, slurm: SlurmAdapter, jobs: Collection[JobId]) -> SlurmState:
+        """Read jobs that are about to be changed; raises SlurmUnavailable."""
+        state = slurm.read_jobs(jobs)
+        self.see(slurm, state.queue.values())
+        self.heed(state)
+        return state
+
+    def heed(self, state: SlurmState) -> None:
+        """Leave to the owners of waiting jobs what they have changed since hadard did."""
+        found = {}
+        for job, claim in self._claims.items():
+            row = state.queue.get(job)
+            if row is None or row.state != "PENDING" or not claim.steers:
+                continue
+            shown = state.excluded.get(job), state.nice.get(job), state.limits_s.get(job)
+            if (after := claim.seen(*shown)) is not claim:
+                found[job] = transition(claim, Event(kind=Kind.EDITED, row=row, claim=after))[0]
+        self._claims |= found
+
     def raced(self, rows: Iterable[QueueRow]) -> dict[JobId, Event]:
         """Return the events of our holds that raced with the start of their jobs."""
         known = [row for row in rows if row.is_held_as_it_runs and row.key in self]
@@ -206,12 +210,12 @@ class Ledger:
         for job, event in events.items():
             if job not in faults:
                 self._claims[job], _ = transition(self[job], replace(event, kind=Kind.DONE))
-        refused = {job for job, fault in faults.items() if isinstance(fault, SlurmRefused)}
-        try:
-            self.note({job: before[job] for job in refused})
-        except LedgerError:
-            if must_be_written:
-                raise
+        refused = {
+            job: replace(events[job], kind=Kind.REFUSED, claim=before[job])
+            for job, fault in faults.items()
+            if isinstance(fault, SlurmRefused)
+        }
+        self.intend(refused, must_be_written=must_be_written)
         return faults
 
     def intend(
@@ -288,7 +292,7 @@ class Ledger:
 
     def _text(self, job: JobId, claim: Claim) -> str:
         last, text = self._texts.get(job, (None, ""))
-        return text if last is claim else json.dumps(_tree(claim))
+        return text if last is claim else json.dumps(claim_tree(claim))
 
     def retry(self) -> None:
         """Write the file again after a failed write; a success empties `fault`."""
@@ -297,22 +301,9 @@ class Ledger:
                 self._write({})
 
 
-@dataclass(frozen=True, slots=True)
-class _OwnersPart:
-    """The nodes that the owner of a job excludes, and from what that was concluded."""
-
-    claim: Claim
-    shown: Iterable[NodeName] | None
-    comment: str
-    was_read: bool
-    nodes: tuple[NodeName, ...]
-
-    def answers(
-        self, claim: Claim, shown: Iterable[NodeName] | None, comment: str, *, was_read: bool
-    ) -> bool:
-        """Return whether the same is asked again."""
-        is_same = self.claim is claim and self.shown is shown and self.was_read is was_read
-        return is_same and self.comment == comment
+def _is_known(one: object, other: object) -> bool:
+    """Return whether two values are the same object, or equal texts."""
+    return one is other or (isinstance(one, str) and one == other)
 
 
 def _differing(claims: Mapping[JobId, Claim], others: Mapping[JobId, Claim]) -> dict[JobId, Claim]:
@@ -322,71 +313,3 @@ def _differing(claims: Mapping[JobId, Claim], others: Mapping[JobId, Claim]) -> 
         for job, claim in claims.items()
         if (other := others.get(job)) is not claim and other != claim
     }
-
-
-def _tree(claim: Claim) -> dict[str, Any]:
-    """Return the values of a claim that are not the defaults."""
-    given = {name: value for name in _NAMES if (value := getattr(claim, name))}
-    given |= {name: fold(given[name]) for name in _EXCLUDED if name in given}
-    if claim.own is None:
-        return given
-    own = {name: getattr(claim.own, name) for name in _OF_REQUEST}
-    return {**given, "own": {k: value for k, value in own.items() if value or k not in SIZES}}
-
-
-def _claim(tree: Mapping[str, Any]) -> Claim:
-    """Return a claim; raises one of `_DAMAGE` for anything that a ledger does not write."""
-    given = {
-        key: _like(value, tree[key], least=-_MAX_NUMBER if key in _SIGNED else 0)
-        for key, value in _DEFAULTS.items()
-        if key in tree and key not in _EXCLUDED
-    }
-    given |= {key: _unfolded(tree[key]) for key in _EXCLUDED if key in tree}
-    own = tree.get("own")
-    # A request with unknown keys is a TypeError.
-    asks = None if own is None else Request(**{k: _part(k, v) for k, v in own.items()})
-    return Claim(state=State(tree["state"]), own=asks, **given)
-
-
-def _claim_of_version_1(tree: Mapping[str, Any]) -> Claim:
-    """Return a claim of a ledger up to 0.2, which had flags in place of a state."""
-    is_asked, is_pinned = tree.get("asked_when_held") is not None, bool(tree.get("before"))
-    if tree.get("is_held") is True:
-        sent = State.PINNING if is_pinned else State.HOLDING
-        state = sent if is_asked else State.REQUEUING if tree.get("requeued") else State.HELD
-    elif tree.get("released_s") or is_pinned or tree.get("pinned"):
-        state = State.RELEASED
-    else:
-        state = State.STEERED if tree.get("preferred") else State.UNMANAGED
-    names = {"before": "own", "asked_when_held": "replaced", "released_s": "since_s"}
-    renamed = {names.get(key, key): value for key, value in tree.items() if value is not None}
-    return _claim({**renamed, "state": state})
-
-
-_PARSE = {1: _claim_of_version_1, VERSION: _claim}
-
-
-def _unfolded(value: Any) -> Any:
-    """Return the nodes of a host list, or those of a list of names, as was written before."""
-    return _nodes(value) if isinstance(value, str) else _like((), value)
-
-
-@lru_cache(maxsize=1024)
-def _nodes(text: str) -> tuple[NodeName, ...]:
-    return tuple(sorted(fold_out(text)))
-
-
-def _part(key: str, value: Any) -> Any:
-    return _like((), value) if key == "nodes" else _like("", value)
-
-
-def _like(default: object, value: Any, least: float = 0) -> Any:
-    """Return a value of the type of `default`: a text, texts, or a number."""
-    if isinstance(default, tuple) and isinstance(value, list | tuple):
-        return tuple(_like("", each) for each in value)
-    if isinstance(default, str) and isinstance(value, str):
-        return value
-    is_number = type(value) in (int, float) and least <= value <= _MAX_NUMBER
-    if is_number and isinstance(default, int | float):
-        return type(default)(value)
-    raise TypeError(f"{value!r} is not like {default!r}")

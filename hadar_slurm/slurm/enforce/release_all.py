@@ -146,20 +146,20 @@ def _difference(slurm: SlurmAdapter, row: QueueRow, claim: Claim) -> Difference:
         "hold": ("user" if row.is_held_by_user else "", "") if claim.holds and is_ours else None,
         "nodes": (fold(now.nodes), fold(own.nodes)),
         "gpus": (" ".join(filter(None, now.gpus)), " ".join(filter(None, own.gpus))),
-        "excluded": (fold(claim.excluded), fold(claim.own_excluded)),
-        "nice": (str(claim.nice), str(claim.own_nice)) if claim.is_nice else None,
-        "time limit": (_minutes(claim.limit_s), _minutes(claim.own_limit_s)),
+        "excluded": (fold(claim.excluded.ours), fold(claim.excluded.owners)),
+        "nice": (str(claim.nice.ours), str(claim.nice.owners)) if claim.nice.is_lent else None,
+        "time limit": (_minutes(claim.limit_s.ours), _minutes(claim.limit_s.owners)),
     }
     changes: list[updates.Update] = [steering] if steering else []
     if not asks_for(row, own):
         # With excluded nodes Slurm refuses the update of a job that has started.
-        clear = updates.ClearRequest(row.key, excluded=claim.own_excluded)
+        clear = updates.ClearRequest(row.key, excluded=claim.excluded.owners)
         changes += [clear, updates.SetRequest(row.key, own)]
     if claim.holds and is_ours:
         changes.append(updates.Release(row.key))
-        if claim.is_nice:
+        if claim.nice.is_lent:
             # Slurm 22.05 releases a held job whose nice value changes.
-            changes.append(updates.Steer(row.key, claim.own_excluded, nice=claim.own_nice))
+            changes.append(updates.Steer(row.key, claim.excluded.owners, nice=claim.nice.owners))
     undo = tuple(" ".join(scontrol.command(change)[1:]) for change in changes)
     there = {name: pair for name, pair in fields.items() if pair and pair[0] != pair[1]}
     return Difference(row.key, row.user, there, undo)

@@ -5,6 +5,7 @@ hadard restores jobs that it may no longer place, `hadar release` all of them.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -12,14 +13,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hadar_slurm.core.cluster import JobId, NodeName
-from hadar_slurm.errors import LedgerError
+from hadar_slurm.engine.loan import joined
+from hadar_slurm.errors import LedgerError, SlurmError
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
+from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.client.updates import Request
-from hadar_slurm.slurm.enforce.claim import Claim, State
+from hadar_slurm.slurm.enforce.claim import Claim
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
+
+log = logging.getLogger(__name__)
 
 # Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported
 # to it: no job is restored for this long. Slurm marks a dead node as down later.
@@ -34,20 +39,7 @@ class Returned:
     fault: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Exclusion:
-    """The nodes that a job is to exclude, those that Slurm shows, and its owner's part of them.
-
-    `request` is its owner's, for a job whose claim has none.
-    """
-
-    wanted: tuple[NodeName, ...]
-    request: Request
-    shown: tuple[NodeName, ...] = ()
-    own: tuple[NodeName, ...] = ()
-
-
-NO_LIMITS: Mapping[JobId, Exclusion] = {}
+NO_LIMITS: Mapping[JobId, tuple[NodeName, ...]] = {}
 
 
 def restore_jobs(
@@ -55,18 +47,18 @@ def restore_jobs(
     ledger: Ledger,
     queue: Mapping[JobId, QueueRow],
     jobs: Collection[JobId],
-    excluded: Mapping[JobId, Exclusion] = NO_LIMITS,
+    limits: Mapping[JobId, tuple[NodeName, ...]] = NO_LIMITS,
 ) -> list[Returned]:
     """Restore these jobs of a queue that was just read, where hadard has changed them.
 
     Plain Slurm may start them as they were submitted. A pinned job is held while its request
     changes, and released only once Slurm shows its own request: in between it requests no GPU. A
     job under a foreign hold (its owner's or an operator's) gets its request back and stays held.
-    The next call retries failures. Nodes in `excluded` are taken from a job before its release: so
-    hadard steers it from the beginning.
+    The next call retries failures. The nodes in `limits` are taken from a job before its release:
+    so hadard steers it from the beginning.
     """
     ledger.see(slurm, queue.values())
-    unsteered = _unsteer(slurm, ledger, [queue[job] for job in jobs if job in queue])
+    unsteered = _unsteer(slurm, ledger, {job: queue[job] for job in jobs if job in queue})
     if unsteered:
         queue = slurm.queue()
         ledger.see(slurm, queue.values())
@@ -82,77 +74,102 @@ def restore_jobs(
     for job, want in changed.items():
         if job in queue and queue[job].state == "PENDING" and not asks_for(queue[job], want):
             faults.setdefault(job, f"Slurm kept another request: {queue[job].request}")
-    limits = {
-        job: Event(
-            kind=Kind.STEER,
-            row=queue[job],
-            now_s=now_s,
-            own=excluded[job].request,
-            steering=updates.Steer(job, excluded[job].wanted),
-            excluded=excluded[job].shown,
-            own_excluded=excluded[job].own,
-        )
-        for job, want in wanted.items()
-        if job in queue and job not in faults and job in excluded
-    }
-    unlimited = ledger.attempt(slurm, limits, must_be_written=False) if limits else {}
-    faults |= {job: str(fault) for job, fault in unlimited.items()}
+    if due := {job: row for job, row in rows.items() if job in limits and job not in faults}:
+        faults |= _limit(slurm, ledger, due, limits)
     ready = [job for job in rows if job not in faults]
-    ours = [job for job in ready if ledger[job].state is not State.FOREIGN_HOLD]
+    # Another hold is its owner's, also where hadard has borrowed something.
+    ours = [job for job in ready if ledger[job].holds or not rows[job].is_held]
     releases = [Event(kind=Kind.RELEASE, row=rows[job], now_s=now_s) for job in ours]
     refused, queue = _attempt(slurm, ledger, releases, queue)
     for job in ours:
         if job in queue and queue[job].is_held_by_user:
             refused.setdefault(job, "Slurm says that it is released, and holds it")
     faults |= refused
-    _restore_nice(slurm, ledger, [queue[job] for job in ours if job in queue])
+    _unsteer(slurm, ledger, {k: queue[k] for k in ours if k in queue}, only_nice=True)
     answers = unsteered | {job: faults.get(job) or unsteered.get(job, "") for job in rows}
     return [Returned(job, fault) for job, fault in answers.items()]
 
 
-def _unsteer(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow]) -> dict[JobId, str]:
-    """Remove the limits of steered jobs; return the fault of each, or ""."""
-    events = {}
-    for row in rows:
-        claim = ledger[row.key]
-        if (steering := unsteering(row, claim)) is None:
+def _read_again(slurm: SlurmAdapter, ledger: Ledger, queue: Mapping[JobId, QueueRow]) -> SlurmState:
+    """Read jobs immediately before they are changed: what their owners have changed is theirs."""
+    try:
+        return ledger.read_again(slurm, queue)
+    except SlurmError as error:
+        log.warning("what is borrowed is given back without owners' last changes: %s", error)
+        return SlurmState({**queue}, (), {})
+
+
+def _unsteer(
+    slurm: SlurmAdapter, ledger: Ledger, queue: Mapping[JobId, QueueRow], *, only_nice: bool = False
+) -> dict[JobId, str]:
+    """Give back what waiting jobs have lent, or the nice value only; return the faults, or ""."""
+    if all(unsteering(row, ledger[job]) is None for job, row in queue.items()):
+        return {}
+    shown, events = _read_again(slurm, ledger, queue), {}
+    for job, row in shown.queue.items():
+        claim, now = ledger[job], shown.excluded.get(job)
+        if only_nice and (row.is_held or not claim.nice.is_lent):
             continue
-        events[row.key] = Event(
-            kind=Kind.STEER, row=row, steering=steering, nice=claim.nice, limit_s=claim.limit_s
+        if (steering := unsteering(row, claim, now)) is None:
+            continue
+        now = claim.excluded.ours if now is None else now
+        if only_nice:
+            steering = updates.Steer(job, now, nice=steering.nice)
+        events[job] = Event(
+            kind=Kind.STEER,
+            row=row,
+            steering=steering,
+            nice=shown.nice.get(job, claim.nice.ours),
+            limit_s=round(shown.limits_s.get(job, claim.limit_s.ours)),
+            excluded=now,
+            own_excluded=claim.excluded.owner_of(now),
         )
     faults = ledger.attempt(slurm, events, must_be_written=False) if events else {}
     return {job: str(faults.get(job, "")) for job in events}
 
 
-def unsteering(row: QueueRow, claim: Claim) -> updates.Steer | None:
-    """Return the change that removes the limits of a steered job; None: it has none."""
+def unsteering(
+    row: QueueRow, claim: Claim, shown: tuple[NodeName, ...] | None = None
+) -> updates.Steer | None:
+    """Return what removes the limits of a job that excludes `shown`; None: it has none."""
     is_steered = bool(claim.steered or claim.aimed)
     if row.state != "PENDING" or claim.own is None or not (is_steered or claim.steers):
         return None
     # A request that was changed under a hold is restored under one.
     return updates.Steer(
         row.key,
-        claim.own_excluded,
+        claim.excluded.owners if shown is None else claim.excluded.owner_of(shown),
         claim.own.num_nodes if is_steered else "",
         # Of a held job later: Slurm releases one whose nice value changes (22.05.8).
-        nice=claim.own_nice if claim.is_nice and not row.is_held else None,
-        limit_s=claim.own_limit_s if claim.is_prolonged else None,
+        nice=claim.nice.owners if claim.nice.is_lent and not row.is_held else None,
+        limit_s=round(claim.limit_s.owners) if claim.limit_s.is_lent else None,
         clears_nodes=bool(claim.steered) and claim.pins(row.requested_nodes),
     )
 
 
-def _restore_nice(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow]) -> None:
-    """Give jobs that are no longer held their owners' nice values; the next call retries."""
-    events = {}
-    for row in rows:
-        claim = ledger[row.key]
-        if row.state == "PENDING" and not row.is_held and claim.is_nice:
-            steering = updates.Steer(row.key, claim.excluded, nice=claim.own_nice)
-            events[row.key] = Event(
-                kind=Kind.STEER, row=row, own=claim.own, steering=steering, nice=claim.nice
+def _limit(
+    slurm: SlurmAdapter,
+    ledger: Ledger,
+    queue: Mapping[JobId, QueueRow],
+    limits: Mapping[JobId, tuple[NodeName, ...]],
+) -> dict[JobId, str]:
+    """Exclude nodes beside those of the owners of `queue`; return the faults."""
+    shown, events = _read_again(slurm, ledger, queue), {}
+    for job in queue:
+        row, now = shown.queue.get(job), shown.excluded.get(job)
+        if row is not None and now is not None and not ledger[job].excluded.is_kept:
+            own = ledger.excluded_by_owner(row, now)
+            events[job] = Event(
+                kind=Kind.STEER,
+                row=row,
+                own=shown.request(row),
+                steering=updates.Steer(job, joined(limits[job], own)),
+                excluded=now,
+                own_excluded=own,
             )
-    if events:
-        ledger.attempt(slurm, events, must_be_written=False)
+    faults = ledger.attempt(slurm, events, must_be_written=False)
+    changed = "its owner has just changed the nodes that it excludes"
+    return dict.fromkeys(queue.keys() - events, changed) | {k: str(v) for k, v in faults.items()}
 
 
 def changed_jobs(ledger: Ledger, rows: Iterable[QueueRow]) -> list[JobId]:

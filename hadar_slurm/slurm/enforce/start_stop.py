@@ -114,6 +114,7 @@ class Mover:
             reading = self.slurm.read()
             asked = (reading.queue.get(start.job_id) for start in starts)
             self.ledger.see(self.slurm, [row for row in asked if row is not None])
+            self.ledger.heed(reading)
         except SlurmUnavailable as error:
             return {start: Outcome(start, Status.DEFERRED, str(error)) for start in starts}
         self._release_if_pinned(self._pin(self._startable(starts, reading), reading))

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from hadar_slurm.core.cluster import NodeName
+from hadar_slurm.engine.loan import Loan
 from hadar_slurm.errors import LedgerError
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow, types_in
@@ -48,6 +49,7 @@ class Kind(StrEnum):
     RACED = "running under our hold, which came as it started"
     # ... or neither, or still before our requeue.
     UNSETTLED = "completing or between two states"
+    EDITED = "pending with a value of its owner where hadard had set one"
     # It has been without a hold for so long that slurmctld has saved that.
     SAVED_PLACED = "without a hold for long, on nodes of hadard"
     SAVED_FREE = "without a hold for long, with its own request"
@@ -65,7 +67,6 @@ class Kind(StrEnum):
     # A command was answered.
     DONE = "done"
     REFUSED = "refused"
-    NO_ANSWER = "no answer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,8 @@ class Event:
     until_s: float = 0.0
     # Of REQUEUE: the part of the job that it keeps without a signal.
     kept_part: float = 0.0
+    # Of REFUSED: the claim before. Of EDITED: the claim with what is its owner's.
+    claim: Claim | None = None
     # Of STEER, and of its DONE: what is to be set, and what Slurm shows of it.
     steering: updates.Steer | None = None
     nice: int = 0
@@ -148,6 +151,7 @@ TABLE: Mapping[Kind, Mapping[State, State]] = {
     },
     Kind.RACED: _stay(_S.HOLDING, _S.PINNING, _S.RESTORING),
     Kind.UNSETTLED: _stay(*State),
+    Kind.EDITED: _stay(*State),
     Kind.SAVED_PLACED: _to(_S.PLACED, _S.RELEASED, _S.PLACED),
     Kind.SAVED_FREE: _to(_S.UNMANAGED, _S.RELEASED, _S.PLACED),
     # hadard never replaces a foreign hold, except where it only puts back the request under it.
@@ -166,7 +170,6 @@ TABLE: Mapping[Kind, Mapping[State, State]] = {
     Kind.PREFER: {**_stay(*State), **_to(_S.STEERED, _S.UNMANAGED)},
     Kind.DONE: _stay(*State),
     Kind.REFUSED: _stay(*State),
-    Kind.NO_ANSWER: _stay(*State),
 }
 
 
@@ -194,8 +197,9 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             named = tuple(sorted(types_in(event.own)))
             return replace(claim, own=event.own, pinned=row.requested_nodes, named=named)
         case Kind.FOUND_EXCLUDED:
-            found = replace(claim, own=claim.own or event.own, own_excluded=_excluded(claim, event))
-            return replace(found, excluded=event.excluded, former_excluded=event.excluded)
+            own = _excluded(claim, event)
+            found = replace(claim, own=claim.own or event.own)
+            return replace(found, excluded=Loan(event.excluded, event.excluded, own))
         case Kind.FREE | Kind.RUNNING:
             return replace(_read_back(claim, row), requeued=0)
         case Kind.USER_HOLD if target is State.FOREIGN_HOLD:
@@ -209,14 +213,9 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             run, until_s, ended = claim.signalled_run, claim.signalled_until_s, claim.ended_run
             kept = Claim(signalled_run=run, signalled_until_s=until_s, ended_run=ended)
             kept = replace(kept, kept_part=claim.kept_part, retried_run=claim.retried_run)
-            if claim.steers:
-                # Slurm may still show these.
-                kept = replace(kept, own=claim.own, nice=claim.nice)
-                kept = replace(kept, former_nice=claim.former_nice, own_nice=claim.own_nice)
-                kept = replace(kept, limit_s=claim.limit_s, former_limit_s=claim.former_limit_s)
-                kept = replace(kept, own_limit_s=claim.own_limit_s)
-            kept = replace(kept, excluded=claim.excluded, own_excluded=claim.own_excluded)
-            kept = replace(kept, former_excluded=claim.former_excluded)
+            # Slurm may still show what is borrowed.
+            kept = replace(kept, own=claim.own if claim.steers else None, excluded=claim.excluded)
+            kept = replace(kept, nice=claim.nice, limit_s=claim.limit_s)
             return replace(kept, preferred=claim.preferred, aimed=claim.aimed)
         case Kind.HOLD:
             return replace(claim, replaced=row.requested_nodes)
@@ -227,9 +226,7 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
                 pinned=event.request.nodes,
                 steered=0,
                 aimed=(),
-                excluded=_excluded(claim, event),
-                former_excluded=event.excluded,
-                own_excluded=_excluded(claim, event),
+                excluded=claim.excluded.lent(event.excluded, *[_excluded(claim, event)] * 2),
                 replaced=row.requested_nodes,
                 named=tuple(sorted(claim.named_types(row))),
             )
@@ -253,12 +250,10 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
         case Kind.STEER if event.steering is not None:
             return _steered(claim, event, event.steering)
         case Kind.DONE if event.steering is not None:
-            return replace(
-                claim,
-                former_excluded=claim.excluded,
-                former_nice=claim.nice,
-                former_limit_s=claim.limit_s,
-            )
+            settled = replace(claim, excluded=claim.excluded.settled, nice=claim.nice.settled)
+            return replace(settled, limit_s=claim.limit_s.settled)
+        case Kind.REFUSED | Kind.EDITED if event.claim is not None:
+            return event.claim
     return claim
 
 
@@ -266,14 +261,12 @@ def _prolonged(claim: Claim, event: Event, limit_s: int | None) -> Claim:
     """Return the claim on a job whose time limit is about to be set; None: it stays."""
     if limit_s is None:
         return claim
-    shown = event.limit_s
-    own = round(claim.limit_of_owner(shown))
-    return replace(claim, limit_s=limit_s, former_limit_s=shown, own_limit_s=own)
+    return replace(claim, limit_s=claim.limit_s.lent(event.limit_s, limit_s))
 
 
 def _excluded(claim: Claim, event: Event) -> tuple[NodeName, ...]:
     """Return the nodes that the owner excludes."""
-    return claim.own_excluded if event.own_excluded is None else event.own_excluded
+    return claim.excluded.owners if event.own_excluded is None else event.own_excluded
 
 
 def _steered(claim: Claim, event: Event, steering: updates.Steer) -> Claim:
@@ -288,17 +281,18 @@ def _steered(claim: Claim, event: Event, steering: updates.Steer) -> Claim:
         pinned=asked if is_pinned else (),
         steered=claim.steered if is_pinned else 0,
         aimed=event.aimed,
-        excluded=steering.excluded,
-        former_excluded=event.excluded or claim.excluded or claim.former_excluded,
-        own_excluded=_excluded(claim, event),
+        excluded=claim.excluded.lent(
+            event.excluded or claim.excluded.ours or claim.excluded.former,
+            steering.excluded,
+            _excluded(claim, event),
+        ),
     )
     after = _prolonged(after, event, steering.limit_s)
     if not claim.holds:
         after = replace(after, replaced=asked if is_ours and not is_pinned else ())
     if steering.nice is None:
         return after
-    own_nice = claim.nice_of_owner(event.nice)
-    return replace(after, nice=steering.nice, former_nice=event.nice, own_nice=own_nice)
+    return replace(after, nice=claim.nice.lent(event.nice, steering.nice))
 
 
 def _read_back(claim: Claim, row: QueueRow) -> Claim:
@@ -310,7 +304,7 @@ def _read_back(claim: Claim, row: QueueRow) -> Claim:
     if is_former and (claim.state is State.PINNING or not claim.holds):
         claim = replace(claim, pinned=claim.replaced, steered=int(not claim.holds))
     elif claim.state is State.PINNING and claim.pins(row.requested_nodes):
-        claim = replace(claim, former_excluded=claim.excluded, former_limit_s=claim.limit_s)
+        claim = replace(claim, excluded=claim.excluded.settled, limit_s=claim.limit_s.settled)
     return replace(claim, replaced=())
 
 

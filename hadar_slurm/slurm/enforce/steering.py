@@ -11,16 +11,18 @@ hadard is about to free: it is first in line for them.
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from hadar_slurm.core.cluster import Cluster, JobId, Node, NodeName, Slot
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
+from hadar_slurm.engine.loan import joined
+from hadar_slurm.engine.pins import Pins
 from hadar_slurm.errors import LedgerError, SlurmError
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
@@ -28,23 +30,19 @@ from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.claim import Claim
+from hadar_slurm.slurm.enforce.disposition import waits_for_gpus
 from hadar_slurm.slurm.enforce.ledger import Ledger
-from hadar_slurm.slurm.enforce.pins import Pins
-from hadar_slurm.slurm.enforce.sharing import waits_for_gpus
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
 
 log = logging.getLogger(__name__)
 
 # Gangs that waiting jobs are foreseen to get, in the order of their starts.
 Foresight = Callable[[Snapshot], Mapping[JobId, Gang]]
-# Below this a priority is a hold, or the lowest, which a new job has too before it has any age. Its
-# place is not known then, and only a negative nice value changes its priority.
-_LEAST_PRIORITY = 2
-# By how much a successor is put above all others: their ages count only at Slurm's next calculation
-# of priorities, which is five minutes away at most by default. No priority is above the last.
-_AHEAD, _MOST_PRIORITY = 50_000, (1 << 32) - 1000
-# Slurm refuses a nice value beyond this, of either sign.
-_MOST_NICE = (1 << 31) - 3
+# Changes in a round, those of the next starts first: 10,000 jobs at once would take 20 s.
+MOST_CHANGES = 300
+_AT_ONCE = 25  # after one reading: an owner's edit between it and the change is lost
+_CHANGED = "it has started, or its owner has changed it, since the plan was made"
+_LATER = "as many jobs are changed as a round may change; it is next"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,50 +145,17 @@ def _impossible(job: Job, cluster: Cluster) -> tuple[NodeName, ...]:
     return tuple(wrong) if len(wrong) < len(usable) else ()
 
 
-def may_wait_unheld(job: Job, cluster: Cluster) -> bool:
-    """Return whether Slurm can keep a job off the types on which it does not run."""
-    return any(job.may_use(node.name) and _runs_on_all_of(job, node) for node in cluster.nodes)
+def may_wait_unheld(job: Job, claim: Claim, cluster: Cluster) -> bool:
+    """Return whether Slurm can keep a job off the types on which it does not run.
+
+    Of nodes that its owner has changed since, hadard excludes none beside the owner's.
+    """
+    runs = [_runs_on_all_of(job, node) for node in cluster.nodes if job.may_use(node.name)]
+    return any(runs) and (all(runs) or not claim.excluded.is_kept)
 
 
 def _runs_on_all_of(job: Job, node: Node) -> bool:
     return job.spec.throughputs.run_on_all((k for k, _ in node.gpus), job.spec.num_gpus)
-
-
-def nice_values(
-    groups: Iterable[Sequence[QueueRow]],
-    first: Sequence[JobId],
-    shown: Mapping[JobId, int],
-    own: Callable[[JobId, int], int],
-    urgent: Collection[JobId] = (),
-    top: int = 0,
-) -> dict[JobId, int]:
-    """Return the nice values to be set.
-
-    `groups` are jobs that may exchange places; those in `first` get the best ones, in that order.
-    `shown` are the values that Slurm shows, `own` returns the owner's part of one. Jobs in `urgent`
-    are put above the priority `top`. A place is the priority that a job has with its owner's value.
-    """
-    order = {job: at for at, job in enumerate(first)}
-    above = min(top + _AHEAD, _MOST_PRIORITY)
-    found: dict[JobId, int] = {}
-    for group in groups:
-        rows = [row for row in group if row.key in shown]
-        owners = {row.key: own(row.key, shown[row.key]) for row in rows}
-        places = {row.key: row.priority + shown[row.key] - owners[row.key] for row in rows}
-        found |= {key: owners[key] + places[key] - above for key in places if key in urgent}
-        rows = [row for row in rows if row.key not in urgent and row.priority >= _LEAST_PRIORITY]
-        rows.sort(key=lambda row: (order.get(row.key, len(order)), -places[row.key]))
-        best = sorted((places[row.key] for row in rows), reverse=True)
-        priorities = [row.priority for row in rows]
-        # Places move with age and fair share: an order that holds is left as it is.
-        is_right = priorities == sorted(priorities, reverse=True)
-        # One that was urgent and is no longer.
-        is_raised = any(priority > best[0] for priority in priorities)
-        if is_raised or not is_right:
-            of_row = zip(rows, best, strict=True)
-            found |= {r.key: owners[r.key] + places[r.key] - place for r, place in of_row}
-    wanted = {job: max(-_MOST_NICE, min(_MOST_NICE, nice)) for job, nice in found.items()}
-    return {job: nice for job, nice in wanted.items() if nice != shown[job]}
 
 
 @dataclass
@@ -214,14 +179,7 @@ class Steerer:
         queue = self.state.queue
         queued = (job for job in self.jobs if job.phase is Phase.QUEUED)
         rows = ((job, queue.get(job.job_id)) for job in queued)
-        return {
-            row.key: job
-            for job, row in rows
-            if row is not None
-            and row.state == "PENDING"
-            and not row.is_held
-            and self.ledger[row.key].asks_own(row)
-        }
+        return {row.key: job for job, row in rows if row is not None and self._may_steer(row)}
 
     @cached_property
     def free(self) -> Counter[Slot]:
@@ -275,7 +233,7 @@ class Steerer:
         for start in starts:
             fault = faults.get(start.job_id)
             status = Status.DONE if fault is None else Status.DEFERRED
-            outcomes[start] = Outcome(start, status, str(fault or ""))
+            outcomes[start] = Outcome(start, status, fault or "")
             is_new = set(before[start]) != set(start.gang.gpus_by_node)
             if start.job_id in urgent:
                 self.pins.forget(start.job_id)
@@ -285,39 +243,78 @@ class Steerer:
 
     def _carry_out(
         self, wanted: Mapping[JobId, Limit], first: Sequence[JobId], urgent: Collection[JobId]
-    ) -> Mapping[JobId, SlurmError | LedgerError]:
-        """Change what differs from Slurm's state; return the faults."""
+    ) -> Mapping[JobId, str]:
+        """Change what differs from Slurm's state, as far as a round may; return the faults."""
+        from hadar_slurm.slurm.enforce.places import groups, nice_values
+
         rows = [self.state.queue[job] for job in wanted]
         pending = [row for row in self.state.queue.values() if row.state == "PENDING"]
         nice = nice_values(
-            _groups(rows),
+            groups(rows),
             first,
-            self.state.nice,
-            lambda job, shown: self.ledger[job].nice_of_owner(shown),
+            {job: n for job, n in self.state.nice.items() if not self.ledger[job].nice.is_kept},
+            lambda job, shown: self.ledger[job].nice.owner_of(shown),
             urgent,
             max((row.priority for row in pending), default=0),
         )
         self._same.clear()
-        found = {row.key: self._event(row, wanted[row.key], nice.get(row.key)) for row in rows}
-        events = {job: event for job, event in found.items() if event is not None}
-        if not events:
-            return {}
-        try:
-            faults = self.ledger.attempt(self.slurm, events)
-        except LedgerError as error:
-            log.warning("%s", error)
-            return dict.fromkeys(events, error)
-        for fault in faults.values():
+        order = [*first, *(job for job in wanted if job not in first)]
+        due = [k for k in order if self._event(self.state.queue[k], wanted[k], nice.get(k))]
+        faults = dict.fromkeys(due[MOST_CHANGES:], _LATER)
+        for at in range(0, len(due[:MOST_CHANGES]), _AT_ONCE):
+            some = due[at : at + _AT_ONCE]
+            try:
+                faults |= self._change(some, wanted, nice)
+            except (SlurmError, LedgerError) as error:
+                log.warning("%s", error)
+                return faults | dict.fromkeys(due[at:], str(error))
+        return faults
+
+    def _change(
+        self, jobs: Sequence[JobId], wanted: Mapping[JobId, Limit], nice: Mapping[JobId, int]
+    ) -> dict[JobId, str]:
+        """Change jobs that are still as they were when this was planned; return the faults."""
+        planned = self.state.nice
+        faults = dict.fromkeys(self._read_again(jobs), _CHANGED)
+        self._same.clear()
+        events = {}
+        for job in (job for job in jobs if job not in faults):
+            is_known = self.state.nice.get(job) == planned.get(job)
+            new_nice = nice.get(job) if is_known else None
+            if event := self._event(self.state.queue[job], wanted[job], new_nice):
+                events[job] = event
+        for job, fault in self.ledger.attempt(self.slurm, events).items():
             # Often Slurm has started the job meanwhile.
             log.info("not steered: %s", fault)
+            faults[job] = str(fault)
         return faults
+
+    def _read_again(self, jobs: Collection[JobId]) -> list[JobId]:
+        """Read what is about to be changed; return the jobs that are no longer as planned."""
+        before, now = self.state, self.ledger.read_again(self.slurm, jobs)
+        queue, excluded = before.queue | now.queue, {**before.excluded, **now.excluded}
+        nice, limits_s = {**before.nice, **now.nice}, {**before.limits_s, **now.limits_s}
+        self.state = replace(before, queue=queue, excluded=excluded, nice=nice, limits_s=limits_s)
+        rows = {job: now.queue.get(job) for job in jobs}
+        return [job for job, row in rows.items() if row is None or not self._may_steer(row)]
+
+    def _may_steer(self, row: QueueRow) -> bool:
+        """Return whether a job waits in Slurm's queue as its owner asked, but for what is lent."""
+        claim, named = self.ledger[row.key], row.requested_nodes
+        return (
+            row.state == "PENDING"
+            and not row.is_held
+            and claim.asks_own(row)
+            and not claim.excluded.is_kept
+            and (not named or claim.pins(named))
+        )
 
     def _event(self, row: QueueRow, limit: Limit, nice: int | None) -> Event | None:
         job, claim, known = row.key, self.ledger[row.key], self.state.excluded.get(row.key)
-        shown = claim.excluded if known is None else known
+        shown = claim.excluded.ours if known is None else known
         limit_s = self._time_limit_s(job, limit)
         own_excluded = self.ledger.excluded_by_owner(row, known)
-        excludes = self._excludes(claim.excluded, shown, limit.excluded, own_excluded)
+        excludes = self._excludes(claim.excluded.ours, shown, limit.excluded, own_excluded)
         is_so = excludes and not row.requested_nodes and claim.aimed == limit.aimed
         if is_so and nice is None and limit_s is None:
             return None
@@ -384,17 +381,3 @@ def new_time_limit_s(
     """Return the time limit in seconds of a job that may start on these types; None: unchanged."""
     wanted = max((by_type.get(name.lower(), 0.0) for name in gpu_types), default=0.0)
     return round(wanted) if wanted and wanted != shown_s else None
-
-
-@lru_cache(maxsize=1024)
-def joined(one: tuple[NodeName, ...], other: tuple[NodeName, ...]) -> tuple[NodeName, ...]:
-    """Return the names of both, sorted; a claim is written with them in this order."""
-    return tuple(sorted({*one, *other}))
-
-
-def _groups(rows: Iterable[QueueRow]) -> list[list[QueueRow]]:
-    """Return the jobs that may exchange places: those of one user, account, partition and QOS."""
-    found: defaultdict[tuple[str, ...], list[QueueRow]] = defaultdict(list)
-    for row in rows:
-        found[row.user, row.account, row.partition, row.qos].append(row)
-    return list(found.values())

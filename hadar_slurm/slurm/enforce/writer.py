@@ -1,9 +1,8 @@
 """Sends updates of jobs so that none takes effect on a job that has started meanwhile.
 
-Slurm up to 23.11 takes nodes in an update as a resize where the job runs, whatever else is in the
-update, and changes the job before it says that the job is no longer pending (22.05.8). So nodes are
-required of a job only once it was held and its request cleared, which Slurm refuses for a running
-job; it can then not start before the nodes are set.
+Slurm up to 23.11 takes required nodes as a resize where the job runs, whatever else is in the
+update (22.05.8). So they are set only once the job was held and its request cleared, which Slurm
+refuses for a running job; it can then not start before the nodes are set.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.core.gpu_types import Needs
@@ -29,10 +30,12 @@ from hadar_slurm.slurm.client.parse import (
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.scontrol import parse_version
-from hadar_slurm.slurm.client.submission import Submission, read_submissions
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.jobs.notices import Notices
+
+if TYPE_CHECKING:
+    from hadar_slurm.slurm.client.submission import Submission
 
 log = logging.getLogger(__name__)
 
@@ -257,6 +260,8 @@ def why_left(runner: Runner, row: QueueRow, lists: Lists) -> str | None:
     if not may_enrol(row, lists):
         return "no GPUs are requested" if decode_or_none(row.comment) is None else None
     version = parse_version(runner.run(["scontrol", "--version"]))
+    from hadar_slurm.slurm.client.submission import Submission, read_submissions
+
     asked = read_submissions(runner, version, row.key).get(row.key)
     detail = runner.run(["scontrol", "-a", "show", "job", "-d", "-o", row.key])
     num_nodes = row.request.num_nodes

@@ -10,6 +10,7 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.learned_sizes import EndedJobs
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
+from hadar_slurm.engine.pins import Pins
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.job_files import ProgressReport
 from hadar_slurm.jobspec.description import Description, decode
@@ -18,11 +19,15 @@ from hadar_slurm.slurm.client.fairshare import FairShares
 from hadar_slurm.slurm.client.parse import NodeRow, QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
-from hadar_slurm.slurm.enforce.disposition import Disposition, disposition_of
+from hadar_slurm.slurm.enforce.disposition import (
+    Disposition,
+    disposition_of,
+    is_outside,
+    jobs_beside_held,
+    must_steer,
+)
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode
-from hadar_slurm.slurm.enforce.pins import Pins
-from hadar_slurm.slurm.enforce.sharing import is_outside, jobs_beside_held, must_steer
 from hadar_slurm.slurm.jobs.array_jobs import Fork, Forks, Task, final_phase
 from hadar_slurm.slurm.jobs.choices import Choice, Choices
 from hadar_slurm.slurm.jobs.ended_jobs import ClaimChecks, LearnedSizes
@@ -162,7 +167,7 @@ class Observer:
             is_enrolled=is_enrolled,
             gang=state.gangs.get(row.key),
             report=self._report(row, description),
-            limit_s=claim.limit_of_owner(state.limits_s.get(row.key, 0.0)),
+            limit_s=claim.limit_s.owner_of(state.limits_s.get(row.key, 0.0)),
             most_s=state.most_s.get(row.key, 0.0),
         )
 

@@ -10,13 +10,13 @@ from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress
 from hadar_slurm.core.type_failures import Bar
+from hadar_slurm.engine.pins import Pins
 from hadar_slurm.jobspec.description import Submitted, job_spec
 from hadar_slurm.jobspec.estimator import words
 from hadar_slurm.slurm.client.parse import NOTHING, UNTYPED
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.enforce import stoppable
-from hadar_slurm.slurm.enforce.pins import Pins
 from hadar_slurm.slurm.enforce.stoppable import why_not_migrated
 from hadar_slurm.slurm.jobs.choices import Choice, Choices
 from hadar_slurm.slurm.jobs.ended_jobs import ClaimChecks, LearnedSizes
@@ -287,8 +287,8 @@ def _where_it_waits(seen: SeenJob, *, is_pinned: bool) -> str:
     if is_pinned:
         reason = f": {row.reason}" if row.reason not in NOTHING else ""
         return f"pinned to {','.join(row.requested_nodes)}, pending in Slurm{reason}"
-    if seen.is_pending and not row.is_held and (claim.aimed or claim.excluded):
-        nodes = ",".join(claim.aimed or claim.excluded)
+    if seen.is_pending and not row.is_held and (claim.aimed or claim.excluded.ours):
+        nodes = ",".join(claim.aimed or claim.excluded.ours)
         limit = f"may start on {nodes}" if claim.aimed else f"may not start on {nodes}"
         return f"in Slurm's queue ({row.reason}), {limit}"
     return ""

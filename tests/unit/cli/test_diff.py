@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from hadar_slurm.cli.main import commands
 from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.engine.loan import Loan
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.claim import Claim, State
@@ -80,13 +81,9 @@ def test_all_that_is_different_is_told_and_can_be_undone_by_scontrol(bench: Benc
     limited = Claim(
         state=State.STEERED,
         own=OWN,
-        excluded=(N2,),
-        former_excluded=(N2,),
-        nice=7,
-        former_nice=7,
-        limit_s=1200,
-        former_limit_s=1200,
-        own_limit_s=600,
+        excluded=Loan((N2,), (N2,), ()),
+        nice=Loan(7, 7, 0),
+        limit_s=Loan(1200, 1200, 600),
         aimed=(N1,),
     )
     bench.claim(
@@ -134,8 +131,8 @@ def test_a_pinned_job_gets_its_own_request_before_its_release(bench: Bench) -> N
 
 def test_a_job_under_a_foreign_hold_stays_held(bench: Bench) -> None:
     job = bench.submit()
-    claim = Claim(state=State.FOREIGN_HOLD, own=OWN, nice=5, former_nice=5)
-    bench.claim(**{f"j{job.key}": replace(claim, excluded=(N2,), former_excluded=(N2,))})
+    claim = Claim(state=State.FOREIGN_HOLD, own=OWN, nice=Loan(5, 5, 0))
+    bench.claim(**{f"j{job.key}": replace(claim, excluded=Loan((N2,), (N2,), ()))})
     (found,) = json.loads(bench.run("--json").stdout)
     assert "hold" not in found["fields"]
     assert not any(line.startswith("release") for line in found["undo"])

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.engine.loan import Loan
 from hadar_slurm.errors import LedgerError
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.claim import Claim, State
@@ -51,7 +52,7 @@ def test_the_next_daemon_reads_what_was_written(ledger: Ledger) -> None:
 
 def test_whatever_numbers_a_claim_has_are_read_again(ledger: Ledger) -> None:
     """A claim that cannot be read would make the whole file worthless."""
-    claim = Claim(state=State.STEERED, nice=-(1 << 33), former_nice=1 << 33, own_nice=-5)
+    claim = Claim(state=State.STEERED, nice=Loan(-(1 << 33), 1 << 33, -5))
     ledger.note({JobId("7"): claim})
     assert Ledger(ledger.path)[JobId("7")] == claim
 
@@ -203,7 +204,7 @@ def test_excluded_nodes_are_a_host_list_or_names(tmp_path: Path, excluded: str) 
     jobs = f'{{"1": {{"state": "steered", "excluded": {excluded}}}}}'
     (tmp_path / FILE_NAME).write_text(f'{{"version": 2, "jobs": {jobs}}}')
     ledger = Ledger(tmp_path / FILE_NAME)
-    assert set(ledger[JobId("1")].excluded) == {"n1", "n2", "n10"}
+    assert set(ledger[JobId("1")].excluded.ours) == {"n1", "n2", "n10"}
     ledger.note({JobId("2"): Claim(state=State.HELD)})
     written = json.loads((tmp_path / FILE_NAME).read_text())["jobs"]["1"]
     assert written["excluded"] == "n[1-2,10]"

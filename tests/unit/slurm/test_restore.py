@@ -12,13 +12,14 @@ from fakes.fake_slurm import Asked, FakeJob, FakeSlurm, parse_gpus
 from fakes.fake_tools import FakeRunner
 
 from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.engine.loan import Loan
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.scontrol import request_for
 from hadar_slurm.slurm.client.updates import ClearRequest, Hold, Release, SetRequest, Update
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.enforce.restore import Exclusion, Returned, restore_jobs
+from hadar_slurm.slurm.enforce.restore import Returned, restore_jobs
 
 NODES = "v100:4,p100:4,v100:2+k80:2"
 DESCRIBED = Description(steps=100, gpus=2, throughputs={"v100": 1.0, "p100": 1.0}, is_held=True)
@@ -274,7 +275,7 @@ def test_a_job_that_is_released_to_be_steered_has_its_limits_before(bench: Bench
     key, queue = JobId(job.key), bench.slurm.queue()
     asked: list[str] = []
     bench.runner.before.append(lambda argv: asked.append(" ".join(argv)))
-    wanted = {key: Exclusion((NodeName("n2"),), bench.slurm.read().request(queue[key]))}
+    wanted = {key: (NodeName("n2"),)}
     [returned] = restore_jobs(bench.slurm, bench.ledger, queue, [key], wanted)
     assert returned == Returned(key)
     assert not bench.slurm.queue()[key].is_held
@@ -294,7 +295,7 @@ def test_a_nice_value_is_given_back_after_the_release(bench: Bench) -> None:
         job.nice, job.excluded = 7, ("n2",)
         excluded = (NodeName("n2"),)
         bench.ledger.note(
-            {key: Claim(state=state, own=own, excluded=excluded, nice=7, former_nice=7)}
+            {key: Claim(state=state, own=own, excluded=Loan(excluded, (), ()), nice=Loan(7, 7, 0))}
         )
         bench.restore_jobs(job)
         assert job.hold == hold

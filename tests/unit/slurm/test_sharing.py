@@ -9,17 +9,18 @@ from builders import a_queue_row
 from fakes.fake_slurm import FakeSlurm
 from fakes.fake_tools import FakeRunner
 
+from hadar_slurm.engine.loan import Loan
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.enforce.claim import Claim, State
-from hadar_slurm.slurm.enforce.modes import Mode, Modes
-from hadar_slurm.slurm.enforce.sharing import (
+from hadar_slurm.slurm.enforce.disposition import (
     is_outside,
     jobs_beside_held,
     must_steer,
     waits_for_gpus,
 )
+from hadar_slurm.slurm.enforce.modes import Mode, Modes
 
 OF_HADARD = Description(steps=5, gpus=2, throughputs={"v100": 1.0}, is_held=True)
 AT_WORK = Description(steps=5, gpus=2, throughputs={"v100": 1.0})
@@ -60,7 +61,7 @@ def shared(*jobs: Job) -> bool:
         (a_job(LEFT), True),
         # Steered before: until it starts.
         (a_job(OF_HADARD, Claim(state=State.RELEASED, pinned=("n1",), steered=1)), True),
-        (a_job(OF_HADARD, Claim(state=State.RELEASED, excluded=("n2",))), True),
+        (a_job(OF_HADARD, Claim(state=State.RELEASED, excluded=Loan(("n2",), (), ()))), True),
     ],
 )
 def test_jobs_that_wait_in_slurms_queue_count(job: Job, is_shared: bool) -> None:

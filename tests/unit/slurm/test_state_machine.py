@@ -36,7 +36,7 @@ PINNED = Request(num_nodes="1-1", per_node="gres/gpu:2", nodes=N1)
 HELD = {"priority": 0, "reason": "JobHeldUser"}
 RELEASED_S, BOOTED_S = 1000.0, 900.0
 FOUND = {Kind.FOUND_HELD, Kind.FOUND_CHANGED, Kind.FOUND, Kind.FOUND_EXCLUDED}
-ANSWERS = {Kind.DONE, Kind.REFUSED, Kind.NO_ANSWER}
+ANSWERS = {Kind.DONE, Kind.REFUSED}
 WISHES = {
     Kind.HOLD,
     Kind.PIN,
@@ -369,9 +369,9 @@ def test_a_nice_value_in_doubt_is_not_taken_for_the_owners() -> None:
     raised = steered(Claim(), row, limited(row, nice=-90), nice=10)
     done = Event(kind=Kind.DONE, row=row, steering=limited(row, nice=-90), nice=10)
     raised, _ = transition(raised, done)
-    assert [raised.nice_of_owner(nice) for nice in (-90, 10, 7)] == [10, 10, 7]
+    assert [raised.nice.owner_of(nice) for nice in (-90, 10, 7)] == [10, 10, 7]
     doubtful = steered(raised, row, limited(row, nice=10), nice=-90)
-    assert [doubtful.nice_of_owner(nice) for nice in (-90, 10, 7)] == [10, 10, 7]
+    assert [doubtful.nice.owner_of(nice) for nice in (-90, 10, 7)] == [10, 10, 7]
     assert doubtful.steers
     settled, _ = transition(
         doubtful, Event(kind=Kind.DONE, row=row, steering=limited(row, nice=10))

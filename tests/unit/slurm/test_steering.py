@@ -28,8 +28,9 @@ from hadar_slurm.slurm.client.scontrol import command
 from hadar_slurm.slurm.client.updates import Steer
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
+from hadar_slurm.slurm.enforce.places import nice_values
 from hadar_slurm.slurm.enforce.release_all import release_all
-from hadar_slurm.slurm.enforce.steering import Limit, gapped, limits, nice_values
+from hadar_slurm.slurm.enforce.steering import Limit, gapped, limits
 from hadar_slurm.slurm.settings import BackendSettings
 
 BOTH = some_rates(v100=10.0, k80=1.0)
@@ -455,7 +456,10 @@ def test_nodes_that_an_owner_excludes_or_names_are_theirs(site: Site) -> None:
 
 
 def test_exclusions_of_hadard_and_of_the_owner_are_told_apart(tmp_path: Path) -> None:
-    """The owner's stay when hadard adds its own and when it takes them back, also later ones."""
+    """The owner's stay when hadard adds its own and when it takes them back.
+
+    Nodes that the owner sets while hadard's are set are never changed again.
+    """
     site = Site(tmp_path, "v100:1,k80:1,v100:1")
     site.apply()
     site.slurm.reserved = {"n1", "n2", "n3"}
@@ -467,9 +471,11 @@ def test_exclusions_of_hadard_and_of_the_owner_are_told_apart(tmp_path: Path) ->
     site.apply()
     assert job.excluded == ("n2", "n3")
     job.excluded = ("n1",)
-    site.apply()
-    assert job.excluded == ("n1", "n2")
-    assert site.backend.ledger[JobId(job.key)].own_excluded == ("n1",)
+    for _ in range(2):
+        site.apply()
+        assert job.excluded == ("n1",)
+    assert site.release_all() == []
+    assert (job.excluded, job.hold) == (("n1",), "")
 
 
 def test_a_job_between_two_runs_is_given_back_to_the_queue(site: Site) -> None:
@@ -495,7 +501,7 @@ def test_without_the_ledger_excluded_nodes_count_as_hadards(site: Site) -> None:
     (site.directory / FILE_NAME).unlink()
     site.backend = site.new_backend()
     site.apply()
-    assert (job.excluded, site.backend.ledger[JobId(job.key)].excluded) == (("n2",), (N2,))
+    assert (job.excluded, site.backend.ledger[JobId(job.key)].excluded.ours) == (("n2",), (N2,))
 
 
 def test_a_job_that_slurm_could_start_on_a_wrong_type_stays_held(tmp_path: Path) -> None:
@@ -639,3 +645,69 @@ def test_a_job_that_names_types_stays_on_them(tmp_path: Path) -> None:
     assert [(job.job_id, job.bound_type) for job in seen.jobs] == [(slow.key, "k80")]
     site.backend.apply([])
     assert (slow.excluded, both.excluded, both.asked.nodes) == (("n1", "n3"), (), ())
+
+
+@pytest.mark.parametrize("when", ["lent", "planned"])
+@pytest.mark.parametrize(
+    ("field", "value"), [("excluded", ("n3",)), ("excluded", ("n1",)), ("nice", 700)]
+)
+def test_what_an_owner_changes_is_never_written_again(
+    tmp_path: Path, field: str, value: object, when: str
+) -> None:
+    """While hadard's value is set. What changes as a round is planned is given back later."""
+    site = Site(tmp_path, "v100:1,k80:1,v100:1")
+    site.slurm.reserved = {"n1", "n2", "n3"}
+    jobs = [site.submit(), site.submit(), site.submit()]
+    begin = start(jobs[2], "n2:k80:1")
+    if when == "lent":
+        site.apply(begin)
+        assert (jobs[2].excluded, jobs[2].nice < 0) == (("n1", "n3"), True)
+    site.backend.observe()
+    setattr(jobs[2], field, value)
+    site.backend.apply([begin])
+    if field == "nice" or when == "lent":
+        assert getattr(jobs[2], field) == value
+    else:
+        assert {*value} <= {*jobs[2].excluded}  # type: ignore[misc]
+    for _ in range(2 * (when == "lent")):
+        site.apply(*[begin] * (field == "nice"))
+        assert getattr(jobs[2], field) == value
+    assert set(site.release_all()) <= {""}
+    assert getattr(jobs[2], field) == value
+    assert [job.nice for job in jobs[:2]] == [0, 0]
+    assert [job.excluded for job in jobs[:2]] == [(), ()]
+
+
+def test_a_time_limit_that_an_owner_changes_is_never_written_again(tmp_path: Path) -> None:
+    """Nor is an earlier one given back."""
+    site = Site(tmp_path)
+    site.apply()
+    site.slurm.reserved = {"n1", "n2"}
+    described = Description(
+        limit_s=600.0, throughputs={"v100": 10, "k80": 1}, checkpoint=True, time_on="v100"
+    )
+    job = site.slurm.submit(Asked(per_job=(("", 1),)), comment=encode(described), limit_min=10)
+    site.apply(start(job, "n2:k80:1"))
+    assert job.limit_min == 100
+    job.limit_min = 45
+    for gang in ("n1:v100:1", "n2:k80:1"):
+        site.apply(start(job, gang))
+        assert job.limit_min == 45
+    assert site.release_all() == [""]
+    assert job.limit_min == 45
+
+
+def test_a_job_whose_owner_takes_back_what_kept_it_off_wrong_types_is_held(site: Site) -> None:
+    """hadard excludes no nodes beside those that the owner has set since."""
+    site.slurm.reserved = {"n1", "n2"}
+    comment = encode(Description(steps=100, throughputs={"v100": 10}))
+    job = site.slurm.submit(Asked(per_job=(("", 1),)), comment=comment)
+    site.apply()
+    assert (job.excluded, job.hold) == (("n2",), "")
+    job.excluded = ()
+    site.apply()
+    assert (job.excluded, job.hold) == ((), "user")
+    site.slurm.reserved = set()
+    assert site.apply(start(job, "n1:v100:1")) == [Status.DONE]
+    site.slurm.advance(1.0)
+    assert (job.state, list(job.held), job.excluded) == ("RUNNING", ["n1"], ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hadar_slurm.slurm.wakeup import WakeFile, make_wake_file
+from hadar_slurm.state.wakeup import WakeFile, make_wake_file
 
 
 def write(path: Path, text: str) -> None:
