@@ -291,7 +291,12 @@ class Site:
     def free(self, *jobs: JobId) -> None:
         """Cancel jobs and wait until they have left their GPUs."""
         self.runner.run(["scancel", *jobs])
-        eventually(lambda: all(self.state(job) == "CANCELLED" for job in jobs), "jobs cancelled")
+        eventually(lambda: not any(self.is_live(job) for job in jobs), "jobs cancelled")
+
+    def is_live(self, job: JobId) -> bool:
+        """Return whether a job waits or runs; Slurm forgets ended ones after a while."""
+        row = self.queue().get(job)
+        return row is not None and row.is_live
 
     def queue(self) -> dict[JobId, QueueRow]:
         """Return every job that Slurm shows, including ended ones."""
