@@ -173,6 +173,7 @@ class SlurmBackend:
         spool, grace_s = self.settings.spool, self.settings.grace_s
         mover = Mover(self.slurm, self.ledger, spool, grace_s, self._pause, self.now_s)
         mover.limits_s, mover.by_type, mover.kept = seen.limits_s, by_type, seen.kept
+        mover.planned = self._state
         # Other jobs have their GPUs now.
         mover.hold_timed_out(seen.stuck - {start.job_id for start in starts})
         outcomes: dict[Action, Outcome] = {

@@ -26,6 +26,8 @@ from hadar_slurm.slurm.client.updates import (
     SignalCheckpoint,
     Update,
 )
+from hadar_slurm.slurm.enforce.claim import Claim
+from hadar_slurm.slurm.enforce.readings import is_edited
 
 NOBODY = JobId("999999")
 
@@ -113,6 +115,8 @@ def test_some_jobs_are_read_as_all_are(slurm_world: SlurmWorld) -> None:
         for name in ("gangs", "excluded", "nice", "num_nodes", "limits_s"):
             expected = {key: v for key, v in getattr(whole, name).items() if key in known}
             assert dict(getattr(part, name)) == expected, name
+        now = whole.updated(jobs, part)
+        assert not any(is_edited(whole, now, job, Claim()) for job in known)
     assert whole.nice[held] == 7
     assert set(whole.excluded[held]) == {"n1", "n3"}
 

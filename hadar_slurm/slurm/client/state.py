@@ -56,6 +56,16 @@ class SlurmState:
     # A cache: thousands of jobs have a few partitions and constraints.
     _nodes_of: dict[object, frozenset[NodeName] | None] = field(default_factory=dict, init=False)
 
+    def updated(self, jobs: Collection[JobId], now: SlurmState) -> SlurmState:
+        """Return this state with `now`, a later reading of `jobs`: see `SlurmAdapter.read_jobs`."""
+        others = {job: row for job, row in self.queue.items() if job not in jobs}
+        unseen = self.unseen.difference(jobs) | now.unseen
+        both = replace(self, queue=others | now.queue, unseen=unseen)
+        excluded, nice = {**self.excluded, **now.excluded}, {**self.nice, **now.nice}
+        numbers, limits_s = {**self.num_nodes, **now.num_nodes}, {**self.limits_s, **now.limits_s}
+        both = replace(both, excluded=excluded, nice=nice, num_nodes=numbers, limits_s=limits_s)
+        return replace(both, sizes={**self.sizes, **now.sizes})
+
     def nodes_of(
         self, row: QueueRow, num_nodes: int = 1, excluded: tuple[NodeName, ...] = ()
     ) -> frozenset[NodeName] | None:
@@ -135,6 +145,13 @@ class SlurmState:
         for gang in self.gangs.values():
             used.update(dict(gang.slots))
         return used
+
+    @property
+    def free(self) -> Counter[Slot]:
+        """Return the GPUs that no job holds."""
+        free = Counter(self.cluster.capacity)
+        free.subtract(self.in_use)
+        return free
 
 
 def reservations_of(queue: Iterable[QueueRow], runner: Runner) -> Reservations:

@@ -45,6 +45,8 @@ _MAX_BYTES = 1 << 28
 # How long another writer may take, in seconds.
 _LOCK_WAIT_S = 10.0
 _NO_CLAIM = Claim()
+# Jobs that are changed after one reading: an owner's edit between it and the change is lost.
+AT_ONCE = 25
 
 
 class Ledger:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from hadar_slurm.core.cluster import JobId
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.scontrol import gres_prefix
+from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.state_machine import TABLE, Event, Kind
@@ -79,6 +83,31 @@ def _is_release_lost(claim: Claim, now_s: float, booted_s: float, opened_s: floa
         return False
     is_new = claim.since_s >= opened_s or now_s - claim.since_s < UNSEEN_S
     return is_new and 0.0 not in (booted_s, claim.booted_s) and booted_s != claim.booted_s
+
+
+def is_edited(before: SlurmState, now: SlurmState, job: JobId, claim: Claim) -> bool:
+    """Return whether the owner of a job that waits now has changed it between two readings.
+
+    What hadard has set in between does not count, nor what a requeue changes.
+    """
+
+    def owners(state: SlurmState, row: QueueRow) -> tuple[object, ...]:
+        excluded = claim.excluded_by_owner(state.excluded.get(job))
+        limit_s = claim.limit_s.owner_of(state.limits_s.get(job, 0.0))
+        return set(excluded), limit_s, row.features, row.comment
+
+    was, row = before.queue.get(job), now.queue.get(job)
+    if was is None or row is None:
+        return False
+    named = set(row.requested_nodes)
+    if named not in (set(), set(was.requested_nodes)) or owners(before, was) != owners(now, row):
+        return True
+    if was.state != "PENDING" or was.restarts != row.restarts:
+        return False
+    # Of a job that is not held, squeue shows when Slurm expects it to start.
+    is_moved = (row.is_held and row.started_s > was.started_s) or (was.is_held and not row.is_held)
+    asked = replace(before.request(was), nodes=row.requested_nodes), was.partition, was.reservation
+    return is_moved or asked != (now.request(row), row.partition, row.reservation)
 
 
 def first_sight(

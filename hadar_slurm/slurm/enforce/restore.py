@@ -21,7 +21,7 @@ from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.claim import Claim
-from hadar_slurm.slurm.enforce.ledger import Ledger
+from hadar_slurm.slurm.enforce.ledger import AT_ONCE, Ledger
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
 
 log = logging.getLogger(__name__)
@@ -63,23 +63,13 @@ def restore_jobs(
         queue = slurm.queue()
         ledger.see(slurm, queue.values())
     rows = {job: queue[job] for job in jobs if job in queue and ledger[job].has_changed(queue[job])}
-    wanted = {job: own_request(row, ledger[job], slurm) for job, row in rows.items()}
-    changed = {job: want for job, want in wanted.items() if not asks_for(rows[job], want)}
-    now_s = ledger.now_s()
-    asks = [
-        Event(kind=Kind.RESTORE, row=rows[job], now_s=now_s, request=want)
-        for job, want in changed.items()
-    ]
-    faults, queue = _attempt(slurm, ledger, asks, queue)
-    for job, want in changed.items():
-        if job in queue and queue[job].state == "PENDING" and not asks_for(queue[job], want):
-            faults.setdefault(job, f"Slurm kept another request: {queue[job].request}")
+    faults, queue = _ask_own(slurm, ledger, rows, queue)
     if due := {job: row for job, row in rows.items() if job in limits and job not in faults}:
         faults |= _limit(slurm, ledger, due, limits)
     ready = [job for job in rows if job not in faults]
     # Another hold is its owner's, also where hadard has borrowed something.
     ours = [job for job in ready if ledger[job].holds or not rows[job].is_held]
-    releases = [Event(kind=Kind.RELEASE, row=rows[job], now_s=now_s) for job in ours]
+    releases = [Event(kind=Kind.RELEASE, row=rows[job], now_s=ledger.now_s()) for job in ours]
     refused, queue = _attempt(slurm, ledger, releases, queue)
     for job in ours:
         if job in queue and queue[job].is_held_by_user:
@@ -88,6 +78,28 @@ def restore_jobs(
     _unsteer(slurm, ledger, {k: queue[k] for k in ours if k in queue}, only_nice=True)
     answers = unsteered | {job: faults.get(job) or unsteered.get(job, "") for job in rows}
     return [Returned(job, fault) for job, fault in answers.items()]
+
+
+def _ask_own(
+    slurm: SlurmAdapter, ledger: Ledger, jobs: Collection[JobId], queue: Mapping[JobId, QueueRow]
+) -> tuple[dict[JobId, str], Mapping[JobId, QueueRow]]:
+    """Give jobs their own requests back; return the faults by job and the queue afterwards."""
+    faults: dict[JobId, str] = {}
+    wanted = {job: own_request(queue[job], ledger[job], slurm) for job in jobs}
+    due = [job for job, want in wanted.items() if not asks_for(queue[job], want)]
+    for at in range(0, len(due), AT_ONCE):
+        asks = [
+            Event(kind=Kind.RESTORE, row=row, now_s=ledger.now_s(), request=want)
+            for row in (queue[job] for job in due[at : at + AT_ONCE] if job in queue)
+            if not asks_for(row, want := own_request(row, ledger[row.key], slurm))
+        ]
+        refused, queue = _attempt(slurm, ledger, asks, queue)
+        faults |= refused
+        for ask in asks:
+            row = queue.get(ask.row.key, ask.row)
+            if row is not ask.row and row.state == "PENDING" and not asks_for(row, ask.request):
+                faults.setdefault(row.key, f"Slurm kept another request: {row.request}")
+    return faults, queue
 
 
 def _read_again(slurm: SlurmAdapter, ledger: Ledger, queue: Mapping[JobId, QueueRow]) -> SlurmState:

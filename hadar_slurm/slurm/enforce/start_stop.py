@@ -25,7 +25,8 @@ from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.scontrol import request_for, requested_gpus, size_words, with_sizes
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.client.updates import SIZES, Request
-from hadar_slurm.slurm.enforce.ledger import Ledger
+from hadar_slurm.slurm.enforce.ledger import AT_ONCE, Ledger
+from hadar_slurm.slurm.enforce.readings import is_edited
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
 from hadar_slurm.slurm.enforce.steering import new_time_limit_s
 from hadar_slurm.slurm.enforce.stoppable import bound_s, why_not_migrated
@@ -65,6 +66,8 @@ class Mover:
     by_type: Mapping[JobId, Description] = field(default_factory=dict)
     # The parts that jobs keep if they are requeued without a signal.
     kept: Mapping[JobId, float] = field(default_factory=dict)
+    # Slurm's state of which the round's plan was made.
+    planned: SlurmState = field(default_factory=lambda: SlurmState({}, (), {}))
     _outcomes: Outcomes = field(default_factory=dict)
     # The cores and memory that each pin asks for.
     _asked: dict[Start, tuple[str, ...]] = field(default_factory=dict)
@@ -110,14 +113,18 @@ class Mover:
         """Pin jobs to free GPUs and release them, and return the outcome of each."""
         if not starts:
             return {}
+        pinned: dict[Start, bool] = {}
         try:
             reading = self.slurm.read()
-            asked = (reading.queue.get(start.job_id) for start in starts)
-            self.ledger.see(self.slurm, [row for row in asked if row is not None])
-            self.ledger.heed(reading)
+            free = reading.free
+            for at in range(0, len(starts), AT_ONCE):
+                some = starts[at : at + AT_ONCE]
+                jobs = {start.job_id for start in some}
+                reading = reading.updated(jobs, self.ledger.read_again(self.slurm, jobs))
+                pinned |= self._pin(self._startable(some, reading, free), reading)
         except SlurmUnavailable as error:
-            return {start: Outcome(start, Status.DEFERRED, str(error)) for start in starts}
-        self._release_if_pinned(self._pin(self._startable(starts, reading), reading))
+            self._defer({*starts} - pinned.keys() - self._outcomes.keys(), str(error))
+        self._release_if_pinned(pinned)
         return {start: self._outcomes[start] for start in starts}
 
     def hold_timed_out(self, jobs: Collection[JobId]) -> None:
@@ -224,16 +231,16 @@ class Mover:
             if leaving := waiting:
                 self.pause(_POLL_S)
 
-    def _startable(self, starts: Sequence[Start], reading: SlurmState) -> dict[Start, QueueRow]:
-        """Return the jobs that may be pinned to GPUs which no job holds; defer the others."""
-        free = Counter(reading.cluster.capacity)
-        free.subtract(reading.in_use)
+    def _startable(
+        self, starts: Sequence[Start], reading: SlurmState, free: Counter[Slot]
+    ) -> dict[Start, QueueRow]:
+        """Return the jobs that may be pinned to GPUs which are `free`; defer the others."""
         rows: dict[Start, QueueRow] = {}
         for start in starts:
             row = reading.queue.get(start.job_id)
             if row is None or row.state != "PENDING":
                 self._defer([start], f"it is {row.state if row else 'gone'} and not pending")
-            elif why := self._why_not_pinned(start, row, reading.cluster, free):
+            elif why := self._why_not_pinned(start, row, reading, free):
                 self._defer([start], why)
             else:
                 rows[start] = row
@@ -241,16 +248,17 @@ class Mover:
         return rows
 
     def _why_not_pinned(
-        self, start: Start, row: QueueRow, cluster: Cluster, free: Counter[Slot]
+        self, start: Start, row: QueueRow, reading: SlurmState, free: Counter[Slot]
     ) -> str:
         """Return why a pending job must not be pinned now; empty: it may be."""
-        # A user may have changed the job during the stops; that change stays.
         claim = self.ledger[row.key]
         if row.is_held and not claim.holds:
             return _FOREIGN_HOLD
         if row.requested_nodes and not claim.pins(row.requested_nodes):
             return "its owner has named nodes for it"
-        if not start.gang.gpus_by_node.keys() <= cluster.open_names:
+        if row.key in reading.unseen or is_edited(self.planned, reading, row.key, claim):
+            return "its owner has changed it since the plan was made"
+        if not start.gang.gpus_by_node.keys() <= reading.cluster.open_names:
             return f"{start.gang} has a node that takes no work now"
         if any(free.get(slot, 0) < count for slot, count in start.gang.slots):
             return f"{start.gang} is not free yet"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from hadar_slurm.core.cluster import Cluster, JobId, Node, NodeName, Slot
@@ -31,7 +31,7 @@ from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.claim import Claim
 from hadar_slurm.slurm.enforce.disposition import waits_for_gpus
-from hadar_slurm.slurm.enforce.ledger import Ledger
+from hadar_slurm.slurm.enforce.ledger import AT_ONCE, Ledger
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,6 @@ log = logging.getLogger(__name__)
 Foresight = Callable[[Snapshot], Mapping[JobId, Gang]]
 # Changes in a round, those of the next starts first: 10,000 jobs at once would take 20 s.
 MOST_CHANGES = 300
-_AT_ONCE = 25  # after one reading: an owner's edit between it and the change is lost
 _CHANGED = "it has started, or its owner has changed it, since the plan was made"
 _LATER = "as many jobs are changed as a round may change; it is next"
 
@@ -181,13 +180,6 @@ class Steerer:
         rows = ((job, queue.get(job.job_id)) for job in queued)
         return {row.key: job for job, row in rows if row is not None and self._may_steer(row)}
 
-    @cached_property
-    def free(self) -> Counter[Slot]:
-        """Return the GPUs that no job holds."""
-        free = Counter(self.state.cluster.capacity)
-        free.subtract(self.state.in_use)
-        return free
-
     def may_start(self, start: Start) -> bool:
         """Return whether a job gets its gang by naming the nodes alone."""
         return start.job_id in self.waiting and self._is_implied(start.job_id, start.gang)
@@ -206,7 +198,7 @@ class Steerer:
         """Return the actions that would leave GPUs to plain jobs; none while no plain job waits."""
         plain = (row for row in self.state.queue.values() if row.key not in managed)
         waits = any(map(waits_for_gpus, plain))
-        return gapped(actions, self.waiting.keys(), self.free) if waits else []
+        return gapped(actions, self.waiting.keys(), self.state.free) if waits else []
 
     def start(self, starts: Sequence[Start], soon: Mapping[JobId, Gang]) -> dict[Action, Outcome]:
         """Steer all waiting jobs; return the outcomes of `starts`, for which `may_start` holds.
@@ -218,7 +210,7 @@ class Steerer:
         named |= {j: g for j, g in more.items() if j not in named and self._is_implied(j, g)}
         # A job that Slurm does not start on free GPUs lacks what only Slurm knows of.
         stuck = {job for job in self.waiting if self.pins.avoided(job, self.now_s)}
-        free = self.free
+        free = self.state.free
         before = {start: self.ledger[start.job_id].aimed for start in starts}
         urgent = {
             start.job_id
@@ -261,8 +253,8 @@ class Steerer:
         order = [*first, *(job for job in wanted if job not in first)]
         due = [k for k in order if self._event(self.state.queue[k], wanted[k], nice.get(k))]
         faults = dict.fromkeys(due[MOST_CHANGES:], _LATER)
-        for at in range(0, len(due[:MOST_CHANGES]), _AT_ONCE):
-            some = due[at : at + _AT_ONCE]
+        for at in range(0, len(due[:MOST_CHANGES]), AT_ONCE):
+            some = due[at : at + AT_ONCE]
             try:
                 faults |= self._change(some, wanted, nice)
             except (SlurmError, LedgerError) as error:
@@ -275,10 +267,13 @@ class Steerer:
     ) -> dict[JobId, str]:
         """Change jobs that are still as they were when this was planned; return the faults."""
         planned = self.state.nice
-        faults = dict.fromkeys(self._read_again(jobs), _CHANGED)
+        self.state = self.state.updated(jobs, self.ledger.read_again(self.slurm, jobs))
+        rows = {job: self.state.queue.get(job) for job in jobs}
+        may = [job for job, row in rows.items() if row is not None and self._may_steer(row)]
+        faults = dict.fromkeys(rows.keys() - may, _CHANGED)
         self._same.clear()
         events = {}
-        for job in (job for job in jobs if job not in faults):
+        for job in may:
             is_known = self.state.nice.get(job) == planned.get(job)
             new_nice = nice.get(job) if is_known else None
             if event := self._event(self.state.queue[job], wanted[job], new_nice):
@@ -288,15 +283,6 @@ class Steerer:
             log.info("not steered: %s", fault)
             faults[job] = str(fault)
         return faults
-
-    def _read_again(self, jobs: Collection[JobId]) -> list[JobId]:
-        """Read what is about to be changed; return the jobs that are no longer as planned."""
-        before, now = self.state, self.ledger.read_again(self.slurm, jobs)
-        queue, excluded = before.queue | now.queue, {**before.excluded, **now.excluded}
-        nice, limits_s = {**before.nice, **now.nice}, {**before.limits_s, **now.limits_s}
-        self.state = replace(before, queue=queue, excluded=excluded, nice=nice, limits_s=limits_s)
-        rows = {job: now.queue.get(job) for job in jobs}
-        return [job for job, row in rows.items() if row is None or not self._may_steer(row)]
 
     def _may_steer(self, row: QueueRow) -> bool:
         """Return whether a job waits in Slurm's queue as its owner asked, but for what is lent."""

@@ -18,7 +18,7 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.scontrol import request_for
 from hadar_slurm.slurm.client.updates import ClearRequest, Hold, Release, SetRequest, Update
 from hadar_slurm.slurm.enforce.claim import Claim, State
-from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.ledger import AT_ONCE, FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.restore import Returned, restore_jobs
 
 NODES = "v100:4,p100:4,v100:2+k80:2"
@@ -126,6 +126,29 @@ def test_nodes_that_the_owner_named_after_a_pin_of_ours_are_kept(bench: Bench) -
     job.asked = replace(job.asked, nodes=("n2",))
     assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
     assert (job.asked.nodes, job.asked.per_job) == (("n2",), (("", 2),))
+
+
+@pytest.mark.parametrize(
+    ("edit", "nodes", "delay_s"),
+    [(("ReqNodeList", "n2"), ("n2",), 0.0), (("StartTime", "now+3600"), (), 3600.0)],
+)
+def test_what_the_owner_changes_as_many_others_are_restored_is_kept(
+    bench: Bench, edit: tuple[str, str], nodes: tuple[str, ...], delay_s: float
+) -> None:
+    """A reading of Slurm is followed by a limited number of changes."""
+    jobs = [bench.submit(Asked(per_job=parse_gpus("gpu:2"))) for _ in range(AT_ONCE + 1)]
+    for job in jobs:
+        bench.pin(job, "n1:v100:2")
+    last, begins_s = jobs[-1], bench.fake.now_s + delay_s
+
+    def change(argv: Sequence[str]) -> None:
+        if last.asked.nodes == ("n1",) and not jobs[0].asked.nodes:
+            bench.fake.update(last, [edit])
+
+    bench.runner.before.append(change)
+    assert not any(returned.fault for returned in bench.restore_jobs(*jobs))
+    assert (last.asked.per_job, last.asked.nodes) == ((("", 2),), nodes)
+    assert last.begins_s == begins_s
 
 
 def test_without_a_record_the_description_tells_what_was_asked_for(tmp_path: Path) -> None:

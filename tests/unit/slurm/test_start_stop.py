@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,41 +12,96 @@ from fakes.fake_tools import FakeRunner
 
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Start, Status
+from hadar_slurm.engine.loan import Loan
 from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.enforce.claim import Claim, State
-from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.ledger import AT_ONCE, FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.enforce.start_stop import Mover
+from hadar_slurm.slurm.settings import BackendSettings
 
 ON_N2 = Gang.of({("n2", "v100"): 2})
+
+
+def updating(key: str, value: str) -> Callable[[FakeSlurm, FakeJob], None]:
+    """Return an edit of an owner."""
+    return lambda fake, job: fake.update(job, [(key, value)])
+
+
+def by_operator(fake: FakeSlurm, job: FakeJob) -> None:
+    """Replace a hold of hadard."""
+    fake.hold(job, "admin")
+    job.reason = "JobHeldAdmin"
+
+
+EDITS: dict[str, Callable[[FakeSlurm, FakeJob], None]] = {
+    "other nodes": updating("ReqNodeList", "n1"),
+    "the nodes of the plan": updating("ReqNodeList", "n2"),
+    "excluded nodes": updating("ExcNodeList", "n2,n4"),
+    "no excluded nodes": updating("ExcNodeList", ""),
+    "features": updating("Features", "v100"),
+    "number of nodes": updating("NumNodes", "1-1"),
+    "begin time": updating("StartTime", "now+3600"),
+    "time limit": updating("TimeLimit", "77"),
+    "GPUs": updating("TresPerJob", "gres:gpu:1"),
+    "description": updating("Comment", "mine now"),
+    "release": lambda fake, job: fake.release(job),
+    "hold of an operator": by_operator,
+}
 
 
 class Bench:
     """A cluster with a job that hadard holds, and a mover."""
 
     def __init__(self, directory: Path) -> None:
-        self.fake = FakeSlurm("v100:4,v100:4")
+        self.fake = FakeSlurm(",".join(["v100:4"] * 2 * AT_ONCE))
         self.runner = FakeRunner(slurm=self.fake)
         self.ledger = Ledger(directory / FILE_NAME)
         described = Description(steps=5, gpus=2, throughputs={"v100": 1.0}, is_held=True)
         asked = Asked(per_job=parse_gpus("gpu:2"))
-        self.job: FakeJob = self.fake.submit(asked, hold="user", comment=encode(described))
-        self.ledger.note({JobId(self.job.key): Claim(state=State.HOLDING)})
-        slurm = CommandLine(self.runner)
+        self.others, self.job = (
+            [
+                self.fake.submit(asked, hold="user", comment=encode(described), limit_min=90)
+                for _ in range(AT_ONCE)
+            ],
+            self.fake.submit(asked, hold="user", comment=encode(described), limit_min=90),
+        )
+        claims = {JobId(job.key): Claim(state=State.HOLDING) for job in self.fake.jobs}
+        self.ledger.note(claims)
+        self.slurm = CommandLine(self.runner)
         self.mover = Mover(
-            slurm, self.ledger, directory, 1.0, self.fake.advance, lambda: self.fake.now_s
+            self.slurm, self.ledger, directory, 1.0, self.fake.advance, lambda: self.fake.now_s
         )
 
-    def start(self) -> Status:
-        """Start the job on n2, and return the status."""
+    def start(self, *others: FakeJob) -> Status:
+        """Start the job on n2, after `others` on further nodes, and return the status."""
         action = Start(JobId(self.job.key), 0, ON_N2)
-        return self.mover.start([action])[action].status
+        before = [
+            Start(JobId(job.key), 0, Gang.of({(f"n{number}", "v100"): 2}))
+            for number, job in enumerate(others, start=3)
+        ]
+        return self.mover.start([*before, action])[action].status
+
+    def edit(self, name: str) -> None:
+        """Have the job's owner change it."""
+        EDITS[name](self.fake, self.job)
+
+    @property
+    def shown(self) -> list[object]:
+        """What an owner may change of a job that waits."""
+        job, asked = self.job, self.job.asked
+        numbers = asked.min_nodes, asked.max_nodes, asked.per_job, asked.per_node
+        places = asked.nodes, job.excluded, job.features, job.partition, job.qos
+        return [*numbers, *places, job.limit_min, job.begins_s, job.hold, job.comment]
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    """Return a cluster of two nodes."""
+    """Return a cluster of which nodes and jobs are more than hadard changes at once."""
     return Bench(tmp_path)
 
 
@@ -80,3 +135,87 @@ def test_an_operators_hold_between_pin_and_release_stays(bench: Bench) -> None:
     bench.runner.before.append(hold)
     assert bench.start() is Status.DEFERRED
     assert bench.job.hold == "admin"
+
+
+@pytest.mark.parametrize("name", EDITS)
+@pytest.mark.parametrize("when", ["after the plan", "as Slurm is read", "as others are changed"])
+def test_a_job_that_its_owner_has_changed_since_the_plan_is_not_started(
+    bench: Bench, name: str, when: str
+) -> None:
+    """Nor is it changed, cleared or held."""
+    after: list[list[object]] = []
+
+    def edit(argv: Sequence[str]) -> None:
+        is_read = when == "as Slurm is read" and "node" in argv
+        is_changed = when == "as others are changed" and bench.others[0].asked.nodes
+        if not after and (is_read or is_changed):
+            bench.edit(name)
+            after.append(bench.shown)
+
+    bench.ledger.note({JobId(bench.job.key): Claim(state=State.HELD, pinned=(NodeName("n2"),))})
+    bench.job.excluded = ("n1",)
+    bench.mover.planned = bench.slurm.read()
+    if when == "after the plan":
+        bench.edit(name)
+        after.append(bench.shown)
+    bench.runner.before.append(edit)
+    others = bench.others if when == "as others are changed" else []
+    assert bench.start(*others) is Status.DEFERRED
+    assert [bench.shown] == after
+    assert all(job.state == "RUNNING" or job.asked.nodes for job in others)
+
+
+@pytest.mark.parametrize("was", [(), (NodeName("n1"),)])
+def test_nodes_that_its_owner_excludes_as_it_is_started_stay_its_owners(
+    bench: Bench, was: tuple[NodeName, ...]
+) -> None:
+    """hadard had excluded n4 beside the owner's; the next round chooses among the others."""
+    key, ours = JobId(bench.job.key), (NodeName("n4"), *was)
+    bench.job.excluded = ours
+    bench.ledger.note({key: Claim(state=State.HELD, excluded=Loan(ours, ours, was))})
+    bench.mover.planned = bench.slurm.read()
+    bench.edit("excluded nodes")
+    assert bench.start() is Status.DEFERRED
+    assert bench.job.excluded == ("n2", "n4")
+    assert bench.ledger[key].excluded.is_kept
+    assert bench.ledger[key].excluded.owners == ("n2", "n4")
+
+
+def test_what_hadard_has_set_since_the_plan_is_no_edit(bench: Bench) -> None:
+    """Such as excluded nodes, in the same round."""
+    bench.mover.planned = bench.slurm.read()
+    bench.job.excluded = ours = (NodeName("n4"),)
+    lent = Claim(state=State.HELD, excluded=Loan(ours, (), ()))
+    bench.ledger.note({JobId(bench.job.key): lent})
+    assert bench.start() is Status.DONE
+    assert bench.job.excluded == ()
+
+
+def test_jobs_that_cannot_be_read_again_are_not_started(bench: Bench) -> None:
+    """Slurm goes away as others are changed."""
+
+    def leave(argv: Sequence[str]) -> None:
+        bench.fake.is_away |= bool(bench.others[0].asked.nodes)
+
+    bench.mover.planned = bench.slurm.read()
+    bench.runner.before.append(leave)
+    before = bench.shown
+    assert bench.start(*bench.others) is Status.DEFERRED
+    assert bench.shown == before
+
+
+def test_a_backend_compares_with_the_reading_of_its_plan(bench: Bench, tmp_path: Path) -> None:
+    """The features of the job change while the round plans."""
+    settings = BackendSettings(spool=tmp_path, modes=Modes(Mode.HOLD))
+    table = ThroughputTable("none", {})
+    backend = SlurmBackend(
+        bench.slurm, table, settings, bench.ledger, now_s=lambda: bench.fake.now_s
+    )
+    start = Start(JobId(bench.job.key), 0, ON_N2)
+    backend.observe()
+    bench.edit("features")
+    before = bench.shown
+    assert [outcome.status for outcome in backend.apply([start])] == [Status.DEFERRED]
+    assert bench.shown == before
+    backend.observe()
+    assert [outcome.status for outcome in backend.apply([start])] == [Status.DONE]
