@@ -169,3 +169,8 @@ class Claim:
         """Return whether hadard holds, has pinned, has cleared or steers a pending job."""
         is_changed = self.holds or self.has_cleared(row) or self.pins(row.requested_nodes)
         return row.state == "PENDING" and (is_changed or self.steers)
+
+    def keeps_nice_only(self, row: QueueRow) -> bool:
+        """Return whether all that hadard has changed is a nice value that another's hold keeps."""
+        has_more = replace(self, nice=_ZERO).has_changed(row)
+        return row.is_held and self.nice.is_lent and not has_more

@@ -39,6 +39,7 @@ from hadar_slurm.state.locks import started_s
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.5
+_KEEPS_NICE = "it is held: its nice value can be given back only after that"
 
 
 def reason_to_keep(
@@ -87,24 +88,24 @@ def release_all(
     """
     deadline_s = now_s() + limit_s
     answers: dict[JobId, Returned] = {}
+    waiting: list[JobId] = []
     while waits_for_nodes(slurm.nodes()) and now_s() < deadline_s - limit_s / 2:
         sleep(_POLL_S)
-    try:
-        _include_submitted(slurm, ledger)
-    except SlurmError as error:  # all else can still be given back
-        log.warning("nodes that hadar-sbatch has excluded may stay so: %s", error)
+    _include_submitted(slurm, ledger)
     while True:
         queue = slurm.queue()
         ledger.see(slurm, queue.values())
         raced = ledger.raced(queue.values())
         ledger.carry_out(slurm, raced, must_be_written=False)  # the next reading shows the result
-        waiting = changed_jobs(ledger, queue.values())
+        before, waiting = waiting, changed_jobs(ledger, queue.values())
+        kept = [job for job in waiting if ledger[job].keeps_nice_only(queue[job])]
+        waiting = [job for job in waiting if job not in kept]
         # A job that had just started could not be changed, and no longer waits.
         answers = {job: a for job, a in answers.items() if not a.fault or job in waiting}
         answers |= {a.job: a for a in restore_jobs(slurm, ledger, queue, waiting)}
-        held = [job for job in ledger if job in queue and ledger[job].holds]
-        leaving = [job for job in held if queue[job].state == "COMPLETING"]
+        leaving = [k for k, row in queue.items() if row.state == "COMPLETING" and ledger[k].holds]
         has_failed = any(answer.fault for answer in answers.values())
+        answers |= {job: Returned(job, _KEEPS_NICE) for job in kept}
         # Observe once more after a success: a throttled array may show its last task only then.
         if not (leaving or has_failed or waiting or raced):
             with suppress(LedgerError):
@@ -114,7 +115,7 @@ def release_all(
             late = [Returned(key, "it has not yet left its GPUs") for key in leaving]
             late += [Returned(key, "it runs, and is held should it be requeued") for key in raced]
             return (*answers.values(), *late)
-        if leaving or has_failed or raced:
+        if leaving or has_failed or raced or waiting == before:
             sleep(_POLL_S)
 
 
@@ -172,9 +173,13 @@ def _minutes(limit_s: float) -> str:
 def _include_submitted(slurm: SlurmAdapter, ledger: Ledger) -> None:
     """Claim the jobs for which hadar-sbatch has excluded nodes, and which hadard has not yet seen.
 
-    Also those of a lost ledger. Raises SlurmError.
+    Also those of a lost ledger.
     """
-    state = slurm.read()
+    try:
+        state = slurm.read()
+    except SlurmError as error:  # all else can still be given back
+        log.warning("nodes that hadar-sbatch has excluded may stay so: %s", error)
+        return
     found = {}
     for job, excluded in state.excluded.items():
         row = state.queue[job]

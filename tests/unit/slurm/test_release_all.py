@@ -13,6 +13,7 @@ from fakes.fake_slurm import Asked, FakeJob, FakeSlurm, parse_gpus
 from fakes.fake_tools import FakeRunner
 
 from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.engine.loan import Loan
 from hadar_slurm.errors import SlurmError, SlurmUnavailable
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.client.command_line import CommandLine
@@ -307,3 +308,25 @@ def test_an_operators_hold_ends_ours_for_good(bench: Bench) -> None:
     job.reason = "JobHeldUser"
     assert bench.release() == {}
     assert job.hold == "user"
+
+
+def test_a_nice_value_that_an_owners_hold_keeps_is_named_without_a_wait(bench: Bench) -> None:
+    """Slurm releases a held job whose nice value changes: it is given back once it is not held."""
+    job, other = bench.submit(), bench.submit(mark=True)
+    job.nice, lent = 7, Loan(7, 7, 0)
+    own = bench.slurm.read().request(bench.slurm.queue()[JobId(job.key)])
+    excluded = Loan((NodeName("n1"),), (), ())
+    bench.ledger.note(
+        {JobId(job.key): Claim(state=State.FOREIGN_HOLD, own=own, nice=lent, excluded=excluded)}
+    )
+    job.excluded, begun_s = ("n1",), bench.fake.now_s
+    assert bench.release(limit_s=60.0) == {
+        other.key: "",
+        job.key: "it is held: its nice value can be given back only after that",
+    }
+    assert bench.fake.now_s - begun_s < 1.0
+    assert (job.hold, job.nice, job.excluded) == ("user", 7, ())
+    bench.fake.release(job)
+    job.begins_s = bench.fake.now_s + 1000.0
+    assert bench.release() == {job.key: ""}
+    assert job.nice == 0
