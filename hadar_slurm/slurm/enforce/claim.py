@@ -87,6 +87,8 @@ class Claim:
     steered: int = 0
     # The nodes that hadard wants the job to start on: it excludes all others with GPUs.
     aimed: tuple[NodeName, ...] = ()
+    # The number of nodes that hadard has set, such as `2-2`, until Slurm has taken the owner's.
+    sized: str = ""
     # When our hold was last sent or observed to be gone; 0: unknown, or slurmctld has saved it
     # since.
     since_s: float = 0.0
@@ -118,8 +120,9 @@ class Claim:
 
     @property
     def steers(self) -> bool:
-        """Whether hadard has excluded nodes, or set a nice value or a time limit."""
-        return self.excluded.is_lent or self.nice.is_lent or self.limit_s.is_lent
+        """Whether hadard has excluded nodes, or set their number, a nice value or a time limit."""
+        loans = self.excluded, self.nice, self.limit_s
+        return bool(self.sized) or any(loan.is_lent for loan in loans)
 
     def seen(
         self, excluded: tuple[NodeName, ...] | None, nice: int | None, limit_s: float | None

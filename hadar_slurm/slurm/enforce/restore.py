@@ -144,14 +144,15 @@ def unsteering(
     row: QueueRow, claim: Claim, shown: tuple[NodeName, ...] | None = None
 ) -> updates.Steer | None:
     """Return what removes the limits of a job that excludes `shown`; None: it has none."""
-    is_steered = bool(claim.steered or claim.aimed)
-    if row.state != "PENDING" or claim.own is None or not (is_steered or claim.steers):
+    if row.state != "PENDING" or claim.own is None or not (claim.steered or claim.steers):
         return None
+    # A number that the owner has set stays; of a pin it goes with the request.
+    is_sized = claim.steered or (claim.sized and not claim.pins(row.requested_nodes))
     # A request that was changed under a hold is restored under one.
     return updates.Steer(
         row.key,
         claim.excluded.owners if shown is None else claim.excluded.owner_of(shown),
-        claim.own.num_nodes if is_steered else "",
+        claim.own.num_nodes if is_sized else "",
         # Of a held job later: Slurm releases one whose nice value changes (22.05.8).
         nice=claim.nice.owners if claim.nice.is_lent and not row.is_held else None,
         limit_s=round(claim.limit_s.owners) if claim.limit_s.is_lent else None,

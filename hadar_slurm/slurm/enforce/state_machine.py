@@ -216,7 +216,7 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             # Slurm may still show what is borrowed.
             kept = replace(kept, own=claim.own if claim.steers else None, excluded=claim.excluded)
             kept = replace(kept, nice=claim.nice, limit_s=claim.limit_s)
-            return replace(kept, preferred=claim.preferred, aimed=claim.aimed)
+            return replace(kept, preferred=claim.preferred, aimed=claim.aimed, sized=claim.sized)
         case Kind.HOLD:
             return replace(claim, replaced=row.requested_nodes)
         case Kind.PIN:
@@ -243,7 +243,7 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             return replace(after, kept_part=part)
         case Kind.RESTORE:
             replaced = () if target is State.FOREIGN_HOLD else row.requested_nodes
-            restored = replace(claim, own=event.request, replaced=replaced)
+            restored = replace(claim, own=event.request, replaced=replaced, sized="")
             return replace(restored, named=tuple(sorted(claim.named_types(row))))
         case Kind.PREFER:
             return replace(claim, preferred=event.features)
@@ -251,7 +251,8 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             return _steered(claim, event, event.steering)
         case Kind.DONE if event.steering is not None:
             settled = replace(claim, excluded=claim.excluded.settled, nice=claim.nice.settled)
-            return replace(settled, limit_s=claim.limit_s.settled)
+            sized = claim.sized if event.steering.num_nodes in ("", claim.sized) else ""
+            return replace(settled, limit_s=claim.limit_s.settled, sized=sized)
         case Kind.REFUSED | Kind.EDITED if event.claim is not None:
             return event.claim
     return claim
@@ -271,16 +272,17 @@ def _excluded(claim: Claim, event: Event) -> tuple[NodeName, ...]:
 
 def _steered(claim: Claim, event: Event, steering: updates.Steer) -> Claim:
     """Return the claim on a job that has, or still has not, what is about to be set."""
-    asked = event.row.requested_nodes
+    asked, own, number = event.row.requested_nodes, claim.own or event.own, steering.num_nodes
     is_ours = claim.pins(asked)
     # Nodes that stay as they are were named by the owner or with a pin.
     is_pinned = is_ours and not steering.clears_nodes
     after = replace(
         claim,
-        own=claim.own or event.own,
+        own=own,
         pinned=asked if is_pinned else (),
         steered=claim.steered if is_pinned else 0,
         aimed=event.aimed,
+        sized=claim.sized if number in ("", own and own.num_nodes) else number,
         excluded=claim.excluded.lent(
             event.excluded or claim.excluded.ours or claim.excluded.former,
             steering.excluded,

@@ -357,8 +357,7 @@ def _num_nodes(row: QueueRow, claim: Claim, own: Request, limit: Limit) -> str:
     least, number = own.num_nodes.partition("-")[0], len(limit.aimed)
     if number and str(number) != least:
         return f"{number}-{number}"
-    was_set = claim.aimed and str(len(claim.aimed)) != least
-    return own.num_nodes if was_set or row.requested_nodes or row.restarts else ""
+    return own.num_nodes if claim.sized or row.requested_nodes or row.restarts else ""
 
 
 def new_time_limit_s(

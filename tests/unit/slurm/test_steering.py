@@ -18,14 +18,14 @@ from hadar_slurm.core.gpu_types import Needs
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Action, Start, Status, Stop
-from hadar_slurm.errors import SlurmUnavailable
+from hadar_slurm.errors import SlurmError, SlurmUnavailable
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import QueueRow, excluded_nodes, nice_value
 from hadar_slurm.slurm.client.scontrol import command
-from hadar_slurm.slurm.client.updates import Steer
+from hadar_slurm.slurm.client.updates import Steer, Update
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.enforce.places import nice_values
@@ -711,3 +711,52 @@ def test_a_job_whose_owner_takes_back_what_kept_it_off_wrong_types_is_held(site:
     assert site.apply(start(job, "n1:v100:1")) == [Status.DONE]
     site.slurm.advance(1.0)
     assert (job.state, list(job.held), job.excluded) == ("RUNNING", ["n1"], ())
+
+
+def spread(tmp_path: Path) -> tuple[Site, FakeJob, Start]:
+    """Return a job of two GPUs that hadard aims at two nodes, and that start."""
+    site = Site(tmp_path, "v100:1,v100:1,k80:2")
+    site.slurm.reserved = {"n1", "n2", "n3"}
+    described = Description(steps=100, gpus=2, throughputs={"v100": 10, "k80": 1})
+    job = site.slurm.submit(Asked(per_job=(("", 2),)), comment=encode(described))
+    return site, job, Start(JobId(job.key), 0, a_gang("n1:v100:1 n2:v100:1"))
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+@pytest.mark.parametrize("how", ["steer", "release"])
+def test_a_number_of_nodes_is_given_back_after_an_update_without_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, is_made: bool
+) -> None:
+    """It would leave a job with one open node and a request for two."""
+    site, job, begin = spread(tmp_path)
+    site.apply(begin)
+    assert (job.asked.min_nodes, job.asked.max_nodes) == (2, 2)
+    change = CommandLine.change
+
+    def unanswered(adapter: CommandLine, changes: Sequence[Update]) -> list[SlurmError | None]:
+        if is_made:
+            change(adapter, changes)
+        return [SlurmUnavailable("no answer") for _ in changes]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CommandLine, "change", unanswered)
+        site.apply(start(job, "n3:k80:2"))
+    assert (job.asked.max_nodes == 2) is not is_made
+    if how == "steer":
+        assert site.apply(start(job, "n3:k80:2")) == [Status.DONE]
+        assert job.excluded == ("n1", "n2")
+    else:
+        assert site.release_all() == [""]
+        assert job.excluded == ()
+    assert (job.asked.min_nodes, job.asked.max_nodes) == (1, 10_000)
+
+
+@pytest.mark.parametrize("maximum", [None, 1])
+def test_a_number_of_nodes_that_hadard_has_not_set_stays(site: Site, maximum: int | None) -> None:
+    """The range of a job that is aimed at one node does, and one that its owner sets later."""
+    site.slurm.reserved = {"n1", "n2"}
+    job = site.submit()
+    site.apply(start(job, "n2:k80:1"))
+    job.asked.max_nodes = maximum
+    assert site.release_all() == [""]
+    assert (job.excluded, job.asked.max_nodes) == ((), maximum)
