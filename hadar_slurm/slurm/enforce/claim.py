@@ -147,7 +147,7 @@ class Claim:
         that of a hadard that has lost its ledger. Nodes that hadard has not set are the owner's.
         """
         now, loan = as_set(tuple(shown or ())), self.excluded
-        has_ours = bool(loan.ours or loan.former)
+        has_ours = loan.is_kept or bool(loan.ours or loan.former)
         if (shown is None or loan.is_ours(tuple(shown))) and (now or has_ours):
             return loan.owners
         if shown is None:

@@ -760,3 +760,29 @@ def test_a_number_of_nodes_that_hadard_has_not_set_stays(site: Site, maximum: in
     job.asked.max_nodes = maximum
     assert site.release_all() == [""]
     assert (job.excluded, job.asked.max_nodes) == ((), maximum)
+
+
+@pytest.mark.parametrize("how", ["release", "start"])
+def test_exclusions_that_an_owner_sets_after_clearing_hadards_stay(
+    tmp_path: Path, how: str
+) -> None:
+    """Nothing of hadard is left among them, though hadar-sbatch had excluded some."""
+    site = Site(tmp_path, "v100:1,k80:1,v100:1")
+    site.apply()
+    site.slurm.reserved = {"n1", "n2", "n3"}
+    described = Description(
+        steps=100, throughputs={"v100": 10, "k80": 1}, is_steered=True, excludes=""
+    )
+    asked, comment = Asked(per_job=(("", 1),)), encode(described)
+    job = site.slurm.submit(asked, comment=comment, excluded=("n2",))
+    site.apply()
+    assert job.excluded == ("n2",)
+    for excluded in ((), ("n3",)):
+        job.excluded = excluded
+        site.apply()
+        assert job.excluded == excluded
+    if how == "start":
+        site.apply(start(job, "n3:v100:1"))
+    else:
+        site.release_all()
+    assert job.excluded == ("n3",)
