@@ -42,8 +42,8 @@ class Corrections:
     _may_notify: bool = True
 
     def restore(self, seen: Observation, state: SlurmState) -> None:
-        """Restore the requests of jobs that hadard may not place any more."""
-        if not (jobs := seen.of(Course.RESTORED)):
+        """Restore the requests of jobs that hadard may not place, or not steer, any more."""
+        if not (jobs := {*seen.of(Course.RESTORED), *self._lent_beside_kept(state.queue)}):
             self._restore_delayed_since_s = math.inf
             return
         if waits_for_nodes(state.nodes):
@@ -52,6 +52,15 @@ class Corrections:
                 return
         # Read again: a hold that a user has placed during planning must stay.
         self._give_back(self.slurm.queue(), jobs)
+
+    def _lent_beside_kept(self, queue: Mapping[JobId, QueueRow]) -> set[JobId]:
+        """Return jobs with something lent beside the exclusions, which are their owners' again."""
+        found = ((row, self.ledger[row.key]) for row in queue.values() if row.state == "PENDING")
+        return {
+            row.key
+            for row, claim in found
+            if claim.excluded.is_kept and claim.steers and not (row.is_held or row.requested_nodes)
+        }
 
     def _give_back(
         self,

@@ -786,3 +786,19 @@ def test_exclusions_that_an_owner_sets_after_clearing_hadards_stay(
     else:
         site.release_all()
     assert job.excluded == ("n3",)
+
+
+def test_a_successor_whose_owner_changes_its_exclusions_stands_where_it_did(site: Site) -> None:
+    """hadard steers it no longer: it would be first in line until it starts."""
+    victim = site.submit()
+    site.slurm.submit(Asked(per_job=(("", 1),)))
+    site.slurm.advance(1.0)
+    site.says_it_listens(victim)
+    successor = site.submit(nice=5)
+    gang = site.backend.observe().by_id[JobId(victim.key)].allocation.gangs[0]
+    site.slurm.reserved = {"n1", "n2"}
+    site.apply(Stop(JobId(victim.key), 0, gang), Start(JobId(successor.key), 0, gang))
+    assert successor.nice < -10_000
+    successor.excluded = ()
+    site.apply()
+    assert (successor.nice, successor.excluded, successor.hold) == (5, (), "")
