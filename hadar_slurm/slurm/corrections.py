@@ -159,7 +159,8 @@ class Corrections:
             and may_wait_unheld(job, self.ledger[job.job_id], cluster)
         ]
         wanted = limits(held, {}, (), cluster)
-        self._give_back(queue, wanted, {k: w.excluded for k, w in wanted.items() if w.excluded})
+        lent = (k for k in wanted if not self.ledger[k].excluded.is_kept)
+        self._give_back(queue, wanted, {k: e for k in lent if (e := wanted[k].excluded)})
 
     def unsafe(self, seen: Observation) -> set[JobId]:
         """Return jobs that Slurm could start on a wrong type since their owners changed them."""

@@ -26,6 +26,7 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import QueueRow, excluded_nodes, nice_value
 from hadar_slurm.slurm.client.scontrol import command
 from hadar_slurm.slurm.client.updates import Steer, Update
+from hadar_slurm.slurm.enforce.claim import State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.enforce.places import nice_values
@@ -802,3 +803,22 @@ def test_a_successor_whose_owner_changes_its_exclusions_stands_where_it_did(site
     successor.excluded = ()
     site.apply()
     assert (successor.nice, successor.excluded, successor.hold) == (5, (), "")
+
+
+def test_a_held_job_whose_owner_has_set_its_exclusions_is_released_into_the_queue(
+    site: Site,
+) -> None:
+    """hadard adds none to them, and needs none: the job runs on all types."""
+    site.slurm.reserved = {"n1", "n2"}
+    described = Description(steps=100, throughputs={"v100": 10, "k80": 1}, is_held=True)
+    job = site.slurm.submit(Asked(per_job=(("", 1),)), comment=encode(described))
+    site.apply()
+    assert job.excluded == ("n2",)
+    key, job.excluded = JobId(job.key), ()
+    site.backend.observe()
+    claim = site.backend.ledger[key]
+    assert claim.excluded.is_kept
+    site.slurm.hold(job, "user")
+    site.backend.ledger.note({key: replace(claim, state=State.HELD)})
+    site.apply()
+    assert (job.hold, job.excluded) == ("", ())
