@@ -47,8 +47,9 @@ def _pending_kind(claim: Claim, row: QueueRow) -> Kind:
     # After a failed launch Slurm holds the job, so that an operator checks the node.
     if row.is_held_by_operator or row.has_failed_to_launch:
         return Kind.OPERATOR_HOLD
-    may_have_pin = claim.state in TABLE[Kind.BAD_PIN] and claim.pins(row.requested_nodes)
-    return Kind.BAD_PIN if may_have_pin and row.reason == "BadConstraints" else Kind.USER_HOLD
+    is_limited = claim.excluded.is_lent or claim.pins(row.requested_nodes)
+    may_be_ours = claim.state in TABLE[Kind.BAD_PIN] and is_limited
+    return Kind.BAD_PIN if may_be_ours and row.reason == "BadConstraints" else Kind.USER_HOLD
 
 
 def _running_kind(claim: Claim, row: QueueRow, now_s: float) -> Kind:

@@ -42,7 +42,7 @@ class Kind(StrEnum):
     FREE = "pending without a hold"
     USER_HOLD = "pending under a hold that its owner can release"
     OPERATOR_HOLD = "pending under a hold that its owner cannot or should not release"
-    BAD_PIN = "held by Slurm, which cannot start it on the nodes of its pin"
+    BAD_PIN = "held by Slurm, which cannot start it on the nodes that hadard leaves to it"
     RELEASE_LOST = "under its former hold, as another slurmctld shows it"
     # ... or running ...
     RUNNING = "running"
@@ -142,7 +142,7 @@ TABLE: Mapping[Kind, Mapping[State, State]] = {
         **_stay(*_NEVER, _S.FOREIGN_HOLD),
         **_to(_S.FOREIGN_HOLD, *HOLDS, *_FREED),
     },
-    Kind.BAD_PIN: _to(_S.HELD, *HOLDS, *_FREED, _S.FOREIGN_HOLD),
+    Kind.BAD_PIN: _to(_S.HELD, *_ALL_BUT_FOREIGN, _S.FOREIGN_HOLD),
     Kind.RELEASE_LOST: _to(_S.HELD, _S.RELEASED, _S.SAVING, _S.FOREIGN_HOLD),
     # A hold on a running job is foreign unless it raced with the start.
     Kind.RUNNING: {

@@ -106,7 +106,11 @@ class Phases:
 
     def avoided(self, seen: SeenJob, phase: Phase) -> frozenset[NodeName]:
         """Return the nodes that a job must not get now, whatever its owner allows."""
-        row, avoided = seen.row, self.pins.avoided(seen.key, seen.now_s)
+        row, excluded = seen.row, seen.claim.excluded
+        if row.reason == "BadConstraints" and seen.claim.holds and excluded.is_lent:
+            nodes = seen.claim.aimed or self.state.cluster.by_name.keys() - {*excluded.ours}
+            self.pins.avoid(seen.key, nodes, seen.now_s, is_final=True)
+        avoided = self.pins.avoided(seen.key, seen.now_s)
         if phase is Phase.QUEUED and row.restarts > seen.claim.requeued:
             # A requeue counts as a submission.
             is_late = seen.now_s - row.submitted_s < _LATE_END_S

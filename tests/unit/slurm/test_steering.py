@@ -822,3 +822,29 @@ def test_a_held_job_whose_owner_has_set_its_exclusions_is_released_into_the_queu
     site.backend.ledger.note({key: replace(claim, state=State.HELD)})
     site.apply()
     assert (job.hold, job.excluded) == ("", ())
+
+
+@pytest.mark.parametrize("how", ["steer", "release"])
+def test_a_job_that_hadards_exclusions_make_impossible_is_let_go(tmp_path: Path, how: str) -> None:
+    """Such as one with more memory than the nodes of its fastest type have."""
+    site = Site(tmp_path)
+    site.slurm = FakeSlurm("v100:1,k80:1", version=(22, 5, 8), spool=tmp_path / "elsewhere")
+    site.adapter = CommandLine(FakeRunner(slurm=site.slurm))
+    site.backend = site.new_backend()
+    for name in ("n1", "n2"):
+        site.slurm.submit(Asked(per_job=(("", 1),), nodes=(name,)), work_s=100.0)
+    site.slurm.advance(1.0)
+    job = site.submit()
+    job.kept_types = {"k80"}
+    site.apply()
+    site.slurm.advance(1.0)
+    assert (job.excluded, job.hold, job.reason) == (("n2",), "user", "BadConstraints")
+    for _ in range(3):
+        if how == "release":
+            assert set(site.release_all()) <= {""}
+        else:
+            site.apply()
+        site.slurm.advance(1.0)
+        assert (job.hold, job.reason, job.excluded) == ("", "Resources", ())
+    site.slurm.advance(100.0)
+    assert (job.state, list(job.held)) == ("RUNNING", ["n2"])
