@@ -127,7 +127,9 @@ class Tools:
                 if "," not in keys:
                     return 1, "", f"slurm_load_jobs error: {fault}\n"
                 jobs = [
-                    job for job in jobs if {job.key, job.array or job.number} & set(keys.split(","))
+                    job
+                    for job in jobs
+                    if {job.key, str(job.array or job.number)} & set(keys.split(","))
                 ]
         assert [word for word in options if word != "-r"] == plain, words
         parts = [part.partition(":") for part in fields.split(",")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from functools import cached_property
 
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
+from hadar_slurm.errors import SlurmRefused
 from hadar_slurm.jobspec.constraint import allows
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client import parse
@@ -174,9 +176,9 @@ def waits_for_nodes(nodes: Iterable[NodeRow]) -> bool:
     return any(parse.takes_work(row.state) for row in silent)
 
 
-def read_queue(runner: Runner) -> dict[JobId, QueueRow]:
+def read_queue(runner: Runner, *options: str) -> dict[JobId, QueueRow]:
     """Return each job and array task that Slurm remembers, ended ones included."""
-    rows = parse.parse_queue(*squeue(runner, parse.QUEUE, "-r", "-t", "all"))
+    rows = parse.parse_queue(*squeue(runner, parse.QUEUE, "-r", "-t", "all", *options))
     return {row.key: row for row in rows}
 
 
@@ -188,24 +190,35 @@ def read_nodes(runner: Runner) -> tuple[NodeRow, ...]:
 def read_all(runner: Runner) -> SlurmState:
     """Return queue, nodes and jobs' details, in three calls: see `SlurmAdapter.read`."""
     queue, nodes = read_queue(runner), read_nodes(runner)
-    rows, state = queue.values(), _state(queue, queue.values(), runner)
+    rows, state = queue.values(), _state(queue, queue.values(), runner, is_few=False)
     most_s, reservations = _longest_limits(rows, runner), reservations_of(rows, runner)
     return replace(state, nodes=nodes, most_s=most_s, reservations=reservations)
 
 
 def read_jobs(runner: Runner, jobs: Collection[JobId]) -> SlurmState:
     """Return the queue and details of these jobs: see `SlurmAdapter.read_jobs`."""
-    whole = read_queue(runner) if jobs else {}
-    queue = {key: row for key, row in whole.items() if key in jobs}
-    return _state(queue, whole.values(), runner)
+    from hadar_slurm.slurm.client.doubts import MOST_ASKED
+
+    is_few = len(jobs) <= MOST_ASKED
+    # Of an array all tasks: a number alone means the same to every squeue.
+    numbers = ",".join(dict.fromkeys(re.split("[_+]", job)[0] for job in jobs))
+    try:
+        shown = read_queue(runner, *(("-j", numbers) if is_few else ())) if jobs else {}
+    except SlurmRefused:  # so squeue answers to a single number that it no longer knows
+        shown = read_queue(runner)
+    queue = {key: row for key, row in shown.items() if key in jobs}
+    return _state(queue, shown.values(), runner, is_few=is_few)
 
 
-def _state(queue: dict[JobId, QueueRow], rows: Collection[QueueRow], runner: Runner) -> SlurmState:
+def _state(
+    queue: dict[JobId, QueueRow], rows: Collection[QueueRow], runner: Runner, *, is_few: bool
+) -> SlurmState:
     """Return the state of the jobs in `queue`, a part of all `rows`, by their detail lines."""
     live = [row for row in queue.values() if row.is_live]
     if not live:
         return SlurmState(queue, (), {})
-    text = runner.run(SHOW_JOBS)
+    # Without a text all are in doubt, and so asked for alone.
+    text = "" if is_few else runner.run(SHOW_JOBS)
     details = parse.split_job_details(text, {row.raw_id for row in rows})
     unseen = frozenset[JobId]()
     if any(row.raw_id not in details for row in live):

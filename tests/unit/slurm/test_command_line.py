@@ -330,3 +330,54 @@ def test_a_cluster_without_jobs_is_not_asked_for_them() -> None:
     slurm.advance(1.0)
     assert len(reader.read().gangs) == 1
     assert asked[3:] == [queue, nodes, "scontrol -a show job -d"]
+
+
+@pytest.mark.parametrize("gone", [(), ("99",), ("99", "98_1")])
+def test_a_few_jobs_are_read_without_the_others(gone: Sequence[str]) -> None:
+    """Two commands ask for them alone; what Slurm does not know any more is left out."""
+    slurm, asked = FakeSlurm("v100:4"), list[str]()
+    slurm.submit(Asked(per_job=(("", 1),)), tasks=(0, 1, 2), hold="user")
+    jobs = [JobId(job.key) for job in slurm.jobs][1:]
+    for _ in range(20):
+        slurm.submit(Asked(per_job=(("", 1),)), hold="user")
+    slurm.split(slurm.jobs[1])
+    lone = JobId(slurm.jobs[-1].key)
+
+    def listen(argv: Sequence[str]) -> None:
+        asked.append(" ".join(argv))
+
+    reader = CommandLine(FakeRunner(slurm=slurm, before=[listen]))
+    for some in ([lone], jobs, [lone, *jobs]):
+        whole = reader.read()
+        asked.clear()
+        part = reader.read_jobs([*some, *map(JobId, gone)])
+        assert part.queue == {job: whole.queue[job] for job in some}
+        assert part.nice == {job: whole.nice[job] for job in some}
+        assert sum(ask.startswith("squeue") for ask in asked) == 1
+        shown = [ask.split()[-1] for ask in asked if "show job" in ask]
+        assert {slurm.find(job)[0].number for job in shown} == {
+            slurm.find(job)[0].number for job in some
+        }
+
+
+def test_a_job_that_slurm_has_forgotten_is_no_failed_reading() -> None:
+    """squeue refuses a single number that it does not know."""
+    slurm = FakeSlurm("v100:4")
+    reader = CommandLine(FakeRunner(slurm=slurm))
+    assert reader.read_jobs([JobId("99")]).queue == {}
+    assert reader.read_jobs([JobId("98_1"), JobId("98_2")]).queue == {}
+
+
+def test_many_jobs_are_read_with_all_others() -> None:
+    """One by one they would take seconds."""
+    slurm, asked = FakeSlurm("v100:4"), list[str]()
+    for _ in range(301):
+        slurm.submit(Asked(per_job=(("", 1),)), hold="user")
+
+    def listen(argv: Sequence[str]) -> None:
+        asked.append(argv[0])
+
+    reader = CommandLine(FakeRunner(slurm=slurm, before=[listen]))
+    part = reader.read_jobs([JobId(job.key) for job in slurm.jobs])
+    assert len(part.queue) == len(part.nice) == 301
+    assert sorted(asked) == ["scontrol", "scontrol", "squeue"]
