@@ -24,6 +24,7 @@ from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.engine.loan import joined
 from hadar_slurm.engine.pins import Pins
 from hadar_slurm.errors import LedgerError, SlurmError
+from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
@@ -297,6 +298,8 @@ class Steerer:
 
     def _event(self, row: QueueRow, limit: Limit, nice: int | None) -> Event | None:
         job, claim, known = row.key, self.ledger[row.key], self.state.excluded.get(row.key)
+        if known is None and claim.own is None and decode_or_none(row.comment) is None:
+            return None  # what its owner excludes is shown nowhere else
         shown = claim.excluded.ours if known is None else known
         limit_s = self._time_limit_s(job, limit)
         own_excluded = self.ledger.excluded_by_owner(row, known)

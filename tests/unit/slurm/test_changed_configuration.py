@@ -6,13 +6,15 @@ No such job may keep the others from being planned.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fakes.fake_slurm import Asked, FakeJob, FakeSlurm
 from fakes.fake_tools import UNREACHABLE, FakeRunner
 
+from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.snapshot import Round
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.backend import Wake
@@ -21,6 +23,7 @@ from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.settings import BackendSettings
@@ -179,3 +182,25 @@ def test_why_a_job_is_left_to_slurm_is_said_once(
         texts = [r.getMessage() for r in caplog.records]
         told = [t for t in texts if "left to Slurm" in t and f"job {job}" in t]
         assert len(told) == 1, told
+
+
+def test_an_enrolled_jobs_exclusions_that_are_in_doubt_stay(tmp_path: Path) -> None:
+    """No description shows them: the job is as its owner has it until Slurm's answer is clear."""
+
+    class Doubtful(CommandLine):
+        def read(self) -> SlurmState:
+            return replace(super().read(), excluded={})
+
+        def read_jobs(self, jobs: Collection[JobId]) -> SlurmState:
+            return replace(super().read_jobs(jobs), excluded={})
+
+    at = Changing(tmp_path, Mode.STEER, enrols=True)
+    at.slurm.reserved = {"n1", "n2"}
+    job = at.submit(excluded=("n1",))
+    clear, at.backend.slurm = at.backend.slurm, Doubtful(at.runner)
+    for _ in range(2):
+        assert at.round().plan is not None
+        assert job.excluded == ("n1",)
+    at.backend.slurm = clear
+    at.round()
+    assert "n1" in job.excluded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -469,6 +469,15 @@ def test_a_job_submitted_between_two_commands_hides_no_other_ones_details(tmp_pa
     reading = read_all(Told(queue=managed("5"), details=lines))
     assert (reading.limits_s, reading.excluded) == ({"5": 60.0}, {"5": ("n1",)})
     assert reading.unseen == set()
+
+
+def test_a_plain_job_in_doubt_is_asked_for_too(tmp_path: Path) -> None:
+    """It may be enrolled: of those in doubt, jobs with a description come first."""
+    lines = {str(n): f"JobId={n} TimeLimit=00:01:00 ExcNodeList=n1 \n" for n in range(5, 400)}
+    told = Told(queue="".join(managed(n).replace(OURS, "(null)") for n in lines), details=lines)
+    told = replace(told, details=lines | {"5": lines["5"] + "JobId=999 JobName=x\n"})
+    assert read_all(told).excluded == dict.fromkeys(lines, ("n1",))
+    assert told.asked == [1]
 
 
 def pending_detail(number: str, name: str = "x") -> str:
