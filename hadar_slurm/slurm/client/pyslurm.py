@@ -30,6 +30,7 @@ from hadar_slurm.slurm.client.state import (
     SHOW_JOBS,
     SlurmState,
     has_sizes,
+    read_nodes,
     reservations_of,
     sizes_by_type,
 )
@@ -91,13 +92,17 @@ class PySlurm(CommandLine):
         return {row.key: row for _, row in self._jobs()}
 
     def nodes(self) -> tuple[NodeRow, ...]:
-        """Return every node."""
-        return tuple(map(_node_row, self._load(self.library.Nodes)))
+        """Return every node; where GPUs have shares, scontrol shows which of these are in use."""
+        nodes = self._load(self.library.Nodes)
+        has_shares = any(k.startswith(("shard", "mps")) for n in nodes for k in n.configured_gres)
+        shared = {r.node.name: r.shared for r in (read_nodes(self.runner) if has_shares else ())}
+        return tuple(replace(_node_row(n), shared=shared.get(n.name, ())) for n in nodes)
 
     def read(self) -> SlurmState:
         """Return the queue and the GPUs that jobs hold, both of one instant, and the nodes."""
         jobs = self._jobs()
         nodes = self.nodes()
+        live = [(job, row) for job, row in jobs if row.is_live]
         gangs = {
             row.key: _held_gang(job, row.nodes) for job, row in jobs if row.state in HOLDING_STATES
         }
@@ -105,8 +110,8 @@ class PySlurm(CommandLine):
             {row.key: row for _, row in jobs},
             nodes,
             {key: gang for key, gang in gangs.items() if gang.slots},
-            frozenset(row.key for job, row in jobs if row.is_live and job.is_cronjob),
-            {row.key: fold_out(job.excluded_nodes or "") for job, row in jobs if row.is_live},
+            frozenset(row.key for job, row in live if job.is_cronjob),
+            {row.key: fold_out(job.excluded_nodes or "") for job, row in live},
             {row.key: job.nice or 0 for job, row in jobs if row.state == "PENDING"},
             {
                 row.key: parse.asked_nodes(
@@ -117,11 +122,7 @@ class PySlurm(CommandLine):
                 if row.state == "PENDING"
             },
             shows_invented_max_nodes=True,  # holds for all Slurm versions with such a pyslurm
-            limits_s={
-                row.key: 60.0 * job.time_limit
-                for job, row in jobs
-                if row.is_live and job.time_limit
-            },
+            limits_s={row.key: 60.0 * job.time_limit for job, row in live if job.time_limit},
             most_s=longest_limits((row for _, row in jobs), self.runner),
             reservations=reservations_of((row for _, row in jobs), self.runner),
             sizes=_read_sizes(self.runner, [row for _, row in jobs]),

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.core.cluster import GpuType, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.errors import SlurmOutputError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.slurm.client.parse import parse_nodes, parse_queue
@@ -270,6 +270,30 @@ def test_nodes_are_the_same_by_both_ways() -> None:
     rows = adapter(FakeLibrary()).nodes()
     assert list(rows) == parse_nodes(NODES)
     assert [row.node.is_schedulable for row in rows] == [True, False, False]
+
+
+@pytest.mark.parametrize("share", ["shard", "shard:v100", "mps"])
+def test_gpus_of_which_jobs_have_shares_are_occupied(
+    monkeypatch: pytest.MonkeyPatch, share: str
+) -> None:
+    """The library does not show them; scontrol is asked only where a node has shares."""
+    gres = "GresUsed=gpu:v100:0(IDX:N/A),shard:v100:3(2/4,1/4,0/4,0/4) State=MIXED"
+
+    class Sharing(Commands):
+        def run(self, argv: Sequence[str], *, stdin: str = "") -> str:
+            if argv[:4] == ["scontrol", "-a", "show", "node"]:
+                return NODES.replace("State=MIXED", gres)
+            return super().run(argv, stdin=stdin)
+
+    first = NODE_RECORDS[0].configured_gres
+    monkeypatch.setattr(NODE_RECORDS[0], "configured_gres", {**first, share: 16})
+    slurm = PySlurm(Sharing(), FakeLibrary(RECORDS))
+    assert {row.node.name: row.shared for row in slurm.nodes()} == {
+        "n1": (("v100", 2),),
+        "n6": (),
+        "n7": (),
+    }
+    assert slurm.read().shared == {Slot(NodeName("n1"), GpuType("v100")): 2}
 
 
 def test_a_node_that_a_job_has_left_counts_no_more() -> None:
