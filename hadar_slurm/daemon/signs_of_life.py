@@ -27,8 +27,9 @@ _MARGIN_S = 5.0
 _EVERY_S = 1.0
 _READ_EVERY_S = 60.0
 
-# Without a success for so many lengths of a round and seconds, a round hangs between its commands.
-_ROUNDS, _LATE_S = 3.0, 60.0
+# Without a success for so many lengths of a round, commands' time limits and seconds, and the time
+# that jobs have to save, a round hangs between its commands. Jobs leave their GPUs within 45 s.
+_ROUNDS, _COMMANDS, _LATE_S = 3.0, 4.0, 60.0 + 45.0
 
 _Signed = tuple[float, tuple[str, ...] | None, dict[str, str], LastRounds]
 
@@ -131,5 +132,7 @@ class SignsOfLife:
         """Return whether the last success, or the start, is longer ago than any round may take."""
         if rounds.succeeded_s != self._success[0] or math.isinf(self._success[1]):
             self._success = rounds.succeeded_s, self.clock()
-        limit_s = _ROUNDS * self.config.round_seconds + _LATE_S
+        config = self.config
+        limit_s = _ROUNDS * config.round_seconds + config.grace_seconds + _LATE_S
+        limit_s += _COMMANDS * config.command_timeout_seconds
         return self.clock() - self._success[1] > limit_s

@@ -222,13 +222,26 @@ def test_changes_that_are_all_refused_are_a_failure(bench: Bench) -> None:
         assert replace(record, outcomes=fine).failed_in == ""
 
 
-def test_a_round_that_does_not_end_is_no_sign_of_life(bench: Bench) -> None:
-    """Signing between commands does not help when no round has ended for three of its lengths."""
-    now_s = [0.0]
+@pytest.mark.parametrize(
+    ("more", "longest_s"),
+    [
+        ("", 1340.0),
+        ("round_seconds: 60\ngrace_seconds: 600\n", 980.0),
+        ("round_seconds: 60\ncommand_timeout_seconds: 300\n", 1540.0),
+    ],
+)
+def test_a_round_that_does_not_end_is_no_sign_of_life(
+    bench: Bench, more: str, longest_s: float
+) -> None:
+    """Signing between commands does not help when no round has ended for longer than any takes.
+
+    A round may stop jobs that have their grace to save, by commands that are slow.
+    """
+    now_s, bench.more = [0.0], more
     life = Life(rounds=LastRounds(time.time()))
     signs = _signs(bench, life, lambda: now_s[0])
     signs.sign()
-    for later_s, fresh in ((1000.0, True), (1141.0, False)):
+    for later_s, fresh in ((longest_s, True), (longest_s + 10.0, False)):
         now_s[0], signs._last = later_s, (0.0, None, {}, LastRounds())
         signs.sign()
         beat = read_heartbeat(bench.place)
@@ -238,7 +251,7 @@ def test_a_round_that_does_not_end_is_no_sign_of_life(bench: Bench) -> None:
 
 def _signs(bench: Bench, life: Life, clock: Callable[[], float] = time.monotonic) -> SignsOfLife:
     path = bench.place / "other.yaml"
-    path.write_text(f"run_dir: {bench.place}\nspool_dir: {bench.place}\n")
+    path.write_text(f"run_dir: {bench.place}\nspool_dir: {bench.place}\n{bench.more}")
     lease = Lease(bench.place, "fake", 30.0)
     return SignsOfLife(
         config=load_config(path),
