@@ -135,7 +135,7 @@ def run_with(
     Raises ConfigError for a directory that cannot be made.
     """
     backends = _backends(config, slurm, world)
-    policy = Remembering(world.make_policy(config), policy_of(config))
+    policy = Remembering(world.make_policy(config), policy_of(config), life=world.life)
     length_s, clock = config.round_seconds, time.perf_counter
     run = partial(run_rounds, policy=policy, length_s=length_s, now_s=world.now_s, clock=clock)
     run = partial(run, retry_s=min(_RETRY_S, length_s))

@@ -88,6 +88,8 @@ class Remembering:
     policy: Policy
     forecaster: Policy
     memory: object = None
+    # Signed before each plan: a round may make several before its next command.
+    life: Life = field(default_factory=Life)
 
     @property
     def name(self) -> str:
@@ -101,6 +103,7 @@ class Remembering:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return the policy's plan."""
+        self.life.sign()
         plan = self.policy.plan(snapshot, round_)
         self.memory = plan.memory
         return plan

@@ -16,6 +16,8 @@ from hadar_slurm.errors import HadarError, InvalidPlan
 
 # In one round at most so many plans are attempted; what is not told apart by then is left out.
 MOST_PLANS = 24
+# So many are attempted though it is late, or slow plans would never tell jobs apart.
+LEAST_PLANS = 6
 # After so many rounds it is planned with a job again that broke the plan.
 ROUNDS = 10
 
@@ -58,7 +60,7 @@ class Breakers:
     def plan(self, snapshot: Snapshot, attempt: Attempt, is_late: Callable[[], bool]) -> Plan:
         """Return a plan of all jobs but those in `left_out`; raises the fault where that fails.
 
-        It is searched for breakers until `is_late`, and with at most MOST_PLANS plans.
+        It is searched for breakers until `is_late`, with LEAST_PLANS to MOST_PLANS plans.
         """
         self._round += 1
         out = self._remembered(snapshot)
@@ -131,7 +133,7 @@ class _Search:
 
     def is_spent(self) -> bool:
         """Whether no other plan may be attempted."""
-        return self.plans >= MOST_PLANS or (self.plans > 1 and self.is_late())
+        return self.plans >= MOST_PLANS or (self.plans >= LEAST_PLANS and self.is_late())
 
     def works(self, out: Jobs) -> bool:
         """Return whether there is a valid plan without the jobs `out`; False if it may not try."""

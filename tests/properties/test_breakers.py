@@ -13,7 +13,7 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.plan import Plan, WaitReason, check_plan
 from hadar_slurm.core.snapshot import Snapshot
-from hadar_slurm.engine.breakers import MOST_PLANS, ROUNDS, Breakers, without
+from hadar_slurm.engine.breakers import LEAST_PLANS, MOST_PLANS, ROUNDS, Breakers, without
 from hadar_slurm.errors import InvalidPlan
 
 
@@ -137,12 +137,27 @@ def test_a_breaker_is_planned_again_later() -> None:
     assert rounds > 1
 
 
+@pytest.mark.parametrize("bad", [("3",), ("1", "77"), ("150",)])
+def test_a_search_that_is_always_late_still_gets_on(bad: tuple[str, ...]) -> None:
+    """Few plans are attempted in a round, and rounds later only breakers are left out."""
+    attempt, breakers = Fragile(*bad, raises=True), Breakers()
+    snapshot, left_out = snapshot_of(queue(150)), 150
+    for _ in range(2 * ROUNDS):
+        attempt.plans = 0
+        plan = breakers.plan(snapshot, attempt, lambda: True)
+        assert attempt.plans <= LEAST_PLANS
+        assert len(plan.waiting) == 150 - len(breakers.left_out)
+        assert len(breakers.left_out) <= left_out
+        left_out = len(breakers.left_out)
+    assert set(breakers.left_out) == set(bad)
+
+
 def test_a_search_ends_when_it_is_late() -> None:
     """What is not told apart is left out, and the next round goes on with it."""
-    attempt, breakers = Fragile("3", raises=True), Breakers()
-    breakers.plan(snapshot_of(queue(2)), Fragile(raises=True), never)
-    plan = breakers.plan(snapshot_of(queue(20)), attempt, lambda: True)
-    assert attempt.plans == 2
-    assert {job for job, _ in plan.waiting} == {"1", "2"}
-    breakers.plan(snapshot_of(queue(20)), attempt, never)
-    assert list(breakers.left_out) == ["3"]
+    attempt, breakers = Fragile("50", raises=True), Breakers()
+    breakers.plan(snapshot_of(queue(100)), Fragile(raises=True), never)
+    plan = breakers.plan(snapshot_of(queue(200)), attempt, lambda: True)
+    assert attempt.plans == LEAST_PLANS
+    assert 1 < 200 - len(plan.waiting) < 100
+    breakers.plan(snapshot_of(queue(200)), attempt, never)
+    assert list(breakers.left_out) == ["50"]

@@ -20,7 +20,7 @@ from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.daemon.rounds import run_with
 from hadar_slurm.daemon.signals import Requests
 from hadar_slurm.daemon.signs_of_life import Places, SignsOfLife
-from hadar_slurm.daemon.world import Life, World
+from hadar_slurm.daemon.world import Life, Remembering, World
 from hadar_slurm.engine.actions import Outcome, Start, Status
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.jobspec.description import Description, encode
@@ -247,6 +247,18 @@ def test_a_round_that_does_not_end_is_no_sign_of_life(
         beat = read_heartbeat(bench.place)
         assert beat is not None
         assert (beat.is_fresh(time.time()), beat.is_signed(time.time())) == (fresh, True)
+
+
+def test_hadard_signs_before_each_plan_of_a_round() -> None:
+    """The search for jobs that break the plan may take several plans, all of them slow."""
+    signed: list[int] = []
+    policy = Scripted([key_error, all_wait], Requests())
+    remembering = Remembering(policy, policy, life=Life(sign=lambda: signed.append(1)))
+    snapshot = a_snapshot("1xV100")
+    with pytest.raises(KeyError):
+        remembering.plan(snapshot, Round(0, 0.0, 1.0))
+    remembering.plan(snapshot, Round(1, 0.0, 1.0))
+    assert len(signed) == 2
 
 
 def _signs(bench: Bench, life: Life, clock: Callable[[], float] = time.monotonic) -> SignsOfLife:
