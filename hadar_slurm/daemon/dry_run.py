@@ -13,7 +13,8 @@ from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.daemon.world import World, adapter_of, backend_of
 from hadar_slurm.engine.actions import Action, Outcome, Status
 from hadar_slurm.engine.backend import Wake
-from hadar_slurm.engine.loop import RoundRecord, run_rounds
+from hadar_slurm.engine.breakers import Breakers
+from hadar_slurm.engine.loop import Carried, RoundRecord, run_rounds
 from hadar_slurm.journal import as_line
 from hadar_slurm.slurm.backend import SlurmBackend
 
@@ -23,7 +24,8 @@ def dry_run(config: Config, world: World) -> int:
     lines: list[RoundRecord] = []
     backend = DryRun(backend_of(config, adapter_of(config, world), world))
     rounds = partial(run_rounds, length_s=config.round_seconds, clock=time.perf_counter)
-    rounds(backend, world.make_policy(config), lines.append, now_s=world.now_s, max_rounds=1)
+    carried, policy = Carried(breakers=Breakers()), world.make_policy(config)
+    rounds(backend, policy, lines.append, now_s=world.now_s, max_rounds=1, carried=carried)
     print(json.dumps(as_line(lines[0]), indent=2))
     return 1 if lines[0].errors else 0
 

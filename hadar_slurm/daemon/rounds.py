@@ -23,6 +23,7 @@ from hadar_slurm.daemon.world import (
     modes,
     policy_of,
 )
+from hadar_slurm.engine.breakers import Breakers
 from hadar_slurm.engine.loop import Carried, RoundRecord, run_rounds
 from hadar_slurm.journal import Journal, claim_facts
 from hadar_slurm.slurm.backend import SlurmBackend
@@ -57,12 +58,20 @@ class _Rounds:
     # The errors of the last round, and in what the first mode with a fault has failed, and why.
     faults: tuple[str, ...] = ()
     failed: tuple[str, str] = ("", "")
-    # Of the other modes, each of whose rounds is a run of its own.
-    carried: dict[Mode, Carried] = field(default_factory=lambda: defaultdict(Carried))
+    # By mode, each with a run of its own.
+    carried: dict[Mode, Carried] = field(
+        default_factory=lambda: defaultdict(lambda: Carried(breakers=Breakers()))
+    )
 
     def is_off(self) -> bool:
         # hadard changes nothing that it cannot record, so no job may be held for it.
         return self.config.disable_file.exists() or bool(self.backends[0].ledger.fault)
+
+    def run_first(self, max_rounds: int | None) -> None:
+        """Run the rounds of the first mode, each of which is followed by one of each other."""
+        first = self.backends[0]
+        carried, record = self.carried[first.mode], self.record_all
+        self.run(first, record=record, max_rounds=max_rounds, carried=carried)
 
     def record_all(self, record: RoundRecord) -> None:
         """Record a round of the first mode, and run and record one of each other mode."""
@@ -163,7 +172,7 @@ def run_with(
         rounds=lambda: world.life.rounds,
     )
     with closing(journal), _signs_of_life(signs, backends[0], world.life, is_daemon=not once):
-        run(backends[0], record=rounds.record_all, max_rounds=1 if once else None)
+        rounds.run_first(1 if once else None)
     return rounds.faults
 
 

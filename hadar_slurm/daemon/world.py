@@ -17,6 +17,7 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.daemon.adapter import make_adapter
+from hadar_slurm.engine.breakers import without
 from hadar_slurm.errors import ConfigError, HadarError
 from hadar_slurm.policies.policy import Policy, SolverLimits, heeds_gangs
 from hadar_slurm.policies.registry import make_policy
@@ -88,6 +89,8 @@ class Remembering:
     policy: Policy
     forecaster: Policy
     memory: object = None
+    # The jobs of the last plan: with others it may fail.
+    planned: frozenset[JobId] = frozenset()
     # Signed before each plan: a round may make several before its next command.
     life: Life = field(default_factory=Life)
 
@@ -105,7 +108,7 @@ class Remembering:
         """Return the policy's plan."""
         self.life.sign()
         plan = self.policy.plan(snapshot, round_)
-        self.memory = plan.memory
+        self.memory, self.planned = plan.memory, frozenset(snapshot.by_id)
         return plan
 
     def foresee(self, snapshot: Snapshot, round_s: float) -> dict[JobId, Gang]:
@@ -113,9 +116,10 @@ class Remembering:
         # Loaded in mode `steer`, which alone foresees starts.
         from hadar_slurm.sim.onward import after, begins
 
+        left_out = {job.job_id for job in snapshot.jobs if not job.left_out} - self.planned
         try:
             found = begins(
-                snapshot,
+                without(snapshot, frozenset(left_out)),
                 self.forecaster,
                 is_enough=lambda begun: len(begun) >= _MOST_FORESEEN,
                 round_s=round_s,

@@ -19,7 +19,7 @@ from hadar_slurm.core.plan import Plan, WaitReason, check_plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.engine.actions import Outcome, Start, Status, Stop
 from hadar_slurm.engine.backend import Backend, Wake
-from hadar_slurm.engine.breakers import Breakers, without
+from hadar_slurm.engine.breakers import Attempt, Breakers, without
 from hadar_slurm.engine.reconcile import Renewals, reconcile
 from hadar_slurm.errors import HadarError, SlurmError, SlurmUnavailable
 from hadar_slurm.policies.policy import Policy, heeds_gangs
@@ -87,7 +87,8 @@ class Carried:
     """What rounds leave to the next ones of one world; it may be lost at any time."""
 
     renewals: Renewals = field(default_factory=Renewals)
-    breakers: Breakers = field(default_factory=Breakers)
+    # None: a round fails where no valid plan can be made with all jobs, as in simulations.
+    breakers: Breakers | None = None
     # What the log has said of the last round: jobs left out, and a fault with its trace.
     named: Mapping[JobId, str] = field(default_factory=dict)
     fault: str = ""
@@ -104,7 +105,8 @@ def run_round(
 ) -> RoundRecord:
     """Observe, plan, check, reconcile and apply once.
 
-    Jobs with which no valid plan can be made are left out of it (`RoundRecord.left_out`).
+    Where `carried` has `breakers`, jobs with which no valid plan can be made are left out of it
+    (`RoundRecord.left_out`).
     """
     carried = carried or Carried()
     record = RoundRecord(round_, wake, policy.name)
@@ -115,10 +117,9 @@ def run_round(
         round_ = replace(round_, start_s=snapshot.now_s)
         record = replace(record, round=round_, snapshot=snapshot)
         late_s = clock() + min(_SEARCH_S, _SEARCH_SHARE * round_.length_s)
-        breakers = carried.breakers
         make = partial(_valid_plan, policy, round_, durations, clock)
-        plan = breakers.plan(snapshot, make, lambda: clock() > late_s)
-        left_out = dict(breakers.left_out)
+        plan = _planned(snapshot, make, carried.breakers, lambda: clock() > late_s)
+        left_out = dict(carried.breakers.left_out) if carried.breakers else {}
         actions = reconcile(without(snapshot, frozenset(left_out)), plan, carried.renewals)
         waiting = [job for job in left_out if snapshot.by_id[job].phase is Phase.QUEUED]
         plan = plan.with_waiting(waiting, WaitReason.BREAKS_PLAN)
@@ -135,6 +136,12 @@ def run_round(
             log.exception("round %d failed", round_.index)
         record = replace(record, errors=(text,))
     return record
+
+
+def _planned(
+    snapshot: Snapshot, make: Attempt, breakers: Breakers | None, is_late: Callable[[], bool]
+) -> Plan:
+    return breakers.plan(snapshot, make, is_late) if breakers else make(snapshot)
 
 
 def _valid_plan(

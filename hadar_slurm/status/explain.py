@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.snapshot import Snapshot
+from hadar_slurm.engine.breakers import without
 from hadar_slurm.journal import Line, gang_tree
 from hadar_slurm.journal.values import credits_of, snapshot_of
 from hadar_slurm.policies.policy import Policy
@@ -113,14 +114,15 @@ def explain(
     if job is None:
         return None
     found = _explained(line, snapshot, job, policy)
+    left_out = frozenset(map(JobId, line.get("left_out", ())))
     is_placed = job.phase is not Phase.QUEUED
     planned = (line["plan"] or {}).get(job_id)
-    if is_placed or planned or not forecasts:
+    if is_placed or planned or job_id in left_out or not forecasts:
         return found
 
     def forecast(seen: Snapshot) -> Mapping[JobId, Begin]:
         return begins(
-            seen,
+            without(seen, left_out),
             policy,
             is_enough=lambda begun: job_id in begun,
             round_s=float(line["length_s"]),

@@ -10,7 +10,10 @@ from builders import a_cluster, a_gang, a_job, a_snapshot, some_rates
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job, Phase
-from hadar_slurm.core.snapshot import Snapshot
+from hadar_slurm.core.plan import Plan
+from hadar_slurm.core.snapshot import Round, Snapshot
+from hadar_slurm.daemon.world import Remembering
+from hadar_slurm.engine.breakers import without
 from hadar_slurm.errors import HadarError
 from hadar_slurm.policies.fifo import YarnCapacity
 from hadar_slurm.policies.hadar.policy import Hadar
@@ -30,6 +33,22 @@ def played(snapshot: Snapshot, awaited: str, limit_s: float = 1e9) -> dict[JobId
         round_s=360.0,
         is_late=after(lambda: next(clock), limit_s),
     )
+
+
+class Fragile:
+    """FIFO that fails with one job."""
+
+    name = "fragile"
+
+    def __init__(self, bad: str) -> None:
+        self.bad, self.plans = JobId(bad), 0
+
+    def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
+        """Return the plan, unless the job is there."""
+        self.plans += 1
+        if self.bad in snapshot.by_id:
+            raise KeyError(self.bad)
+        return YarnCapacity().plan(snapshot, round_)
 
 
 def waiting(name: str, submitted_s: float, gpus: int = 1, steps: int = 1000) -> Job:
@@ -95,6 +114,31 @@ def test_a_policy_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(YarnCapacity, "plan", fail)
     with pytest.raises(HadarError, match="the forecast fails: ValueError: no plan"):
         played(a_snapshot("1xV100", waiting("1", 0.0)), "1")
+
+
+def test_a_policy_that_fails_with_one_job_fails_the_forecast_at_once() -> None:
+    """It is not searched for that job: a forecast has little time, and hadard knows the job."""
+    policy = Fragile("2")
+    jobs = [waiting(str(n), float(n)) for n in range(1, 9)]
+    with pytest.raises(HadarError, match="the forecast fails: KeyError"):
+        begins(
+            a_snapshot("1xV100", *jobs),
+            policy,
+            is_enough=lambda begun: JobId("8") in begun,
+            round_s=360.0,
+            is_late=lambda: False,
+        )
+    assert policy.plans == 1
+
+
+def test_hadard_foresees_the_starts_of_the_jobs_that_it_can_plan() -> None:
+    """A job that its round has left out is not in its forecasts either."""
+    policy = Remembering(Fragile("2"), Fragile("2"))
+    snapshot = a_snapshot("1xV100", *[waiting(str(n), float(n)) for n in range(1, 5)])
+    with pytest.raises(KeyError):
+        policy.plan(snapshot, Round(0, 0.0, 360.0))
+    policy.plan(without(snapshot, frozenset({JobId("2")})), Round(0, 0.0, 360.0))
+    assert [*policy.foresee(snapshot, 360.0)] == ["1", "3", "4"]
 
 
 def test_a_stopping_job_counts_as_queued() -> None:

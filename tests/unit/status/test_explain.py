@@ -122,6 +122,22 @@ def test_who_never_begins_is_told_so() -> None:
     assert found.expected is None
 
 
+def test_what_breaks_the_plan_is_not_forecast_nor_in_the_way() -> None:
+    """The jobs that the round has left out are not planned, and hold what they hold."""
+    runs, waits = a_job("1", on="n1:V100:1", throughputs=BOTH), a_job("2", throughputs=BOTH)
+    snapshot = a_snapshot("1xV100,1xK80", runs, waits, a_job("3", throughputs=BOTH))
+    plan = a_plan({}, {JobId(n): WaitReason.INSUFFICIENT for n in "23"})
+    left_out = {JobId("1"): "KeyError", JobId("3"): "KeyError"}
+    record = RoundRecord(Round(7, 0.0, 360.0), "start", "hadar", snapshot, plan, left_out=left_out)
+    line = as_line(record)
+    found = explain(line, JobId("2"), Hadar(), time.monotonic, 20.0)
+    assert found is not None
+    assert (found.expected, found.ahead) == (Expected(0.0, 1000.0, {"n2": {"K80": 1}}), ())
+    broken = explain(line, JobId("3"), Hadar(), time.monotonic, 20.0)
+    assert broken is not None
+    assert broken.expected is None
+
+
 def test_a_round_that_saw_nothing_explains_nothing() -> None:
     line = as_line(RoundRecord(Round(0, 5.0, 360.0), "start", "p", errors=("no squeue",)))
     with pytest.raises(ConfigError, match="round 0 has no snapshot: no squeue"):
