@@ -32,7 +32,7 @@ from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.client.updates import Update
 from hadar_slurm.slurm.enforce.claim import Claim
 from hadar_slurm.slurm.enforce.ledger_text import DAMAGE, PARSE, VERSION, claim_tree
-from hadar_slurm.slurm.enforce.readings import first_sight, read_kind
+from hadar_slurm.slurm.enforce.readings import first_sight, may_yet_be_held, read_kind
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind, changes, transition
 from hadar_slurm.slurm.enforce.writer import send
 from hadar_slurm.state import locks
@@ -135,7 +135,8 @@ class Ledger:
         """Let a reading of Slurm change the claims of live jobs; raises SlurmUnavailable.
 
         A job with a description gets its claim when it is first seen under a hold or with a request
-        of hadard. A mark of hadar-sbatch says nothing of later holds.
+        of hadard. A mark of hadar-sbatch says nothing of later holds, once it cannot be about to
+        hold the job.
         """
         rows = [row for row in rows if row.is_live]
         if found := self._seen(slurm, rows):
@@ -155,7 +156,8 @@ class Ledger:
                 version, was_read = slurm.version, self.was_read
                 first = first_sight(row, description, was_read=was_read, version=version)
                 claim, _ = transition(Claim(), first)
-                if claim == Claim() and not description.is_held:
+                is_unmarked = not description.is_held
+                if claim == Claim() and (is_unmarked or may_yet_be_held(row, self.now_s())):
                     continue
             kind, now_s = self._kind(claim, row), self.now_s()
             if changes(claim, kind):

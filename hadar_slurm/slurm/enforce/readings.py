@@ -17,6 +17,8 @@ from hadar_slurm.slurm.enforce.state_machine import TABLE, Event, Kind
 SAVED_AFTER_S = 60.0
 # A hadard started after the release assumes a loss for no longer than this after it.
 UNSEEN_S = 600.0
+# hadar-sbatch holds a job that it has submitted without a hold within this time.
+HELD_WITHIN_S = 60.0
 # The part of a request that each of sbatch's options sets.
 _KEYS = {
     "gpus": "per_job",
@@ -130,6 +132,12 @@ def first_sight(
     own = described_request(description, version) if is_pinned or is_cleared else None
     kind = Kind.FOUND_HELD if is_ours else Kind.FOUND_CHANGED if own else Kind.FOUND
     return Event(kind=kind, row=row, own=own)
+
+
+def may_yet_be_held(row: QueueRow, now_s: float) -> bool:
+    """Return whether hadar-sbatch may be about to hold this job (submit/trial.py)."""
+    is_young = abs(now_s - row.submitted_s) < HELD_WITHIN_S  # clocks differ
+    return is_young and row.state == "PENDING" and not row.is_held
 
 
 def described_request(description: Description, version: tuple[int, int]) -> Request:

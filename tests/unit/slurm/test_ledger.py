@@ -9,12 +9,16 @@ import os
 from pathlib import Path
 
 import pytest
+from fakes.fake_slurm import Asked, FakeSlurm, parse_gpus
+from fakes.fake_tools import FakeRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.engine.loan import Loan
 from hadar_slurm.errors import LedgerError
+from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
@@ -190,6 +194,32 @@ def test_a_ledger_becomes_whole_by_what_is_found(ledger: Ledger) -> None:
     again = Ledger(ledger.path)
     assert again.was_read
     assert {job: again[job] for job in again} == {ONE: PINNED}
+
+
+@pytest.mark.parametrize(
+    ("submitted_s_ago", "state"),
+    [
+        (0.0, State.HELD),
+        (50.0, State.HELD),
+        # The clock of slurmctld is ahead.
+        (-5.0, State.HELD),
+        (70.0, State.UNMANAGED),
+    ],
+)
+def test_a_job_that_hadar_sbatch_holds_after_it_has_submitted_it_is_hadards(
+    tmp_path: Path, submitted_s_ago: float, state: State
+) -> None:
+    """hadard may read it in between. A hold of a job that has waited for long is its owner's."""
+    fake = FakeSlurm("v100:2")
+    slurm = CommandLine(FakeRunner(slurm=fake))
+    ledger = Ledger(tmp_path / FILE_NAME, lambda: fake.now_s + submitted_s_ago)
+    ledger.adopt()
+    marked = Description(steps=100, gpus=2, throughputs={"v100": 1.0}, is_held=True)
+    job = fake.submit(Asked(per_job=parse_gpus("gpu:2")), comment=encode(marked))
+    ledger.see(slurm, slurm.queue().values())
+    fake.hold(job, "user")
+    ledger.see(slurm, slurm.queue().values())
+    assert ledger[JobId(job.key)].state is state
 
 
 def test_the_file_can_be_read_by_people(ledger: Ledger) -> None:
