@@ -63,25 +63,18 @@ def _answer(request: SbatchRequest) -> int:
 
 def _submit(request: SbatchRequest) -> int:
     """Print the call for a dry run, else execute it; run it if its answer is needed here."""
-    is_json, environment = JSON in request.flags, user_environment()
+    is_json = JSON in request.flags
     sbatch = None if DRY_RUN in request.flags else find_sbatch(os.environ, sys.argv[0])
-    try:
-        call = call_for(request, environment, is_parsable=is_json)
-    except Exception as error:
-        if sbatch is None or is_json or isinstance(error, HadarError):
-            raise
-        # A failure must not stop a submission.
-        _print_notes(f"failed, so plain Slurm places this job: {error!r}")
-        become(sbatch, request.plain_call, environment)
-    environment |= call.variables
+    call, environment = _call(request, sbatch)
     if sbatch is None:
         _print_line(request, call, *call.notes)
         _print_call(call, is_json=is_json)
         return 0
     is_refused = call.is_held and _is_refused(request, sbatch, call, environment)
-    if is_refused and "wait" in request.values:
-        # sbatch returns when the job has ended: nothing could be done with it.
-        call, is_refused = call.left("Slurm cannot start it now"), False
+    if is_refused and {"wait", "quiet"} & request.values.keys():
+        # sbatch returns when the job has ended, or prints no job id: it could not be held.
+        call, environment = _call(request, sbatch, "Slurm cannot start it now")
+        is_refused = False
     if not (is_json or is_refused):
         _print_line(request, call)
         become(sbatch, call.argv, environment)
@@ -96,6 +89,22 @@ def _submit(request: SbatchRequest) -> int:
             _print_line(request, call)
         _print(answer)
     return status
+
+
+def _call(
+    request: SbatchRequest, sbatch: RealSbatch | None, unserved: str = ""
+) -> tuple[Call, dict[str, str]]:
+    """Return the call and its environment; where it cannot be made, execute the user's own."""
+    is_json, environment = JSON in request.flags, user_environment()
+    try:
+        call = call_for(request, environment, is_parsable=is_json, unserved=unserved)
+    except Exception as error:
+        if sbatch is None or is_json or isinstance(error, HadarError):
+            raise
+        # A failure must not stop a submission.
+        _print_notes(f"failed, so plain Slurm places this job: {error!r}")
+        become(sbatch, request.plain_call, environment)
+    return call, {**environment, **call.variables}
 
 
 def _is_refused(

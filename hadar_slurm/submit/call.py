@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.submit.decision import Call, Decision, why_left
 from hadar_slurm.submit.request import NO_HADAR, PREFIX, SbatchRequest
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-def call_for(request: SbatchRequest, environment: Mapping[str, str], *, is_parsable: bool) -> Call:
-    """Return the call, with --parsable if asked for; raises JobSpecError for an invalid value."""
-    call = _call(request, environment)
+    from hadar_slurm.state.heartbeat import Heartbeat
+
+
+def call_for(
+    request: SbatchRequest,
+    environment: Mapping[str, str],
+    *,
+    is_parsable: bool,
+    unserved: str = "",
+) -> Call:
+    """Return the call, with --parsable if asked for; raises JobSpecError for an invalid value.
+
+    `unserved`: why hadard does not place the job, whatever it would do.
+    """
+    call = _call(request, environment, unserved)
     if not is_parsable:
         return call
     if "quiet" in request.values:
@@ -21,7 +36,7 @@ def call_for(request: SbatchRequest, environment: Mapping[str, str], *, is_parsa
     return call._replace(argv=(name, "--parsable", *words))
 
 
-def _call(request: SbatchRequest, environment: Mapping[str, str]) -> Call:
+def _call(request: SbatchRequest, environment: Mapping[str, str], unserved: str) -> Call:
     if why := why_left(request):
         if NO_HADAR in request.flags and _is_enrolling(environment):
             request = request.opting_out
@@ -34,14 +49,8 @@ def _call(request: SbatchRequest, environment: Mapping[str, str]) -> Call:
     from hadar_slurm.state.heartbeat import read_heartbeat, run_dir
 
     directory = run_dir(environment)
-    beat, unserved = read_heartbeat(directory), ""
-    now_s = time.time()
-    partition = request.values.get("partition")
-    if beat is None or not beat.is_fresh(now_s):
-        unserved = f"hadard is not alive here (no fresh heartbeat in {directory})"
-    elif names := beat.not_placed(partition):
-        where = f"partition {' and '.join(names)}" if partition else "the default partition"
-        unserved = f"hadard places no jobs in {where}"
+    beat = read_heartbeat(directory)
+    unserved = unserved or _why_unserved(beat, directory, request.values.get("partition"))
     # A job without --hadar-... options is held only if hadard would place it, and never refused.
     if unserved and not request.hadar_options:
         return Call(request.plain_call, Decision(False, unserved))
@@ -53,6 +62,16 @@ def _call(request: SbatchRequest, environment: Mapping[str, str]) -> Call:
         if request.hadar_options:
             raise
         return Call(request.plain_call, Decision(False, str(error)))
+
+
+def _why_unserved(beat: Heartbeat | None, directory: Path, partition: str | None) -> str:
+    """Return why hadard would not place a job of this partition; "" if it would."""
+    if beat is None or not beat.is_fresh(time.time()):
+        return f"hadard is not alive here (no fresh heartbeat in {directory})"
+    if names := beat.not_placed(partition):
+        where = f"partition {' and '.join(names)}" if partition else "the default partition"
+        return f"hadard places no jobs in {where}"
+    return ""
 
 
 def _is_enrolling(environment: Mapping[str, str]) -> bool:

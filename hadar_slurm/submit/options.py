@@ -55,6 +55,7 @@ _NAMED_ALIKE = """
 _VARIABLES = {f"SBATCH_{name.upper().replace('-', '_')}": name for name in _NAMED_ALIKE.split()} | {
     "SBATCH_ARRAY_INX": "array",
     "SBATCH_TIMELIMIT": "time",
+    "SBATCH_WAIT": "wait",
     "SLURM_CLUSTERS": "clusters",
 }
 

@@ -52,13 +52,21 @@ def submit(
     # For a process that a signal ended, the status that a shell gives.
     status = done.returncode if done.returncode >= 0 else 128 - done.returncode
     answer = os.fsdecode(done.stdout)
-    if is_refused and status == 0:
-        job = answer.split()[-1:] or [""]
-        try:
-            Runner(timeout_s=10).run(["scontrol", "uhold", job[0].partition(";")[0]])
-        except SlurmError:
-            call = call.left("Slurm did not hold it")
+    if is_refused and status == 0 and not _hold(answer):
+        call = call.left("Slurm did not hold it")
     return status, answer, call
+
+
+def _hold(answer: str) -> bool:
+    """Hold the job that sbatch's answer names; return whether Slurm has."""
+    job = (answer.split() or [""])[-1].partition(";")[0]
+    if not job.isdigit():
+        return False
+    try:
+        Runner(timeout_s=10).run(["scontrol", "uhold", job])
+    except SlurmError:
+        return False
+    return True
 
 
 def _done(

@@ -202,12 +202,38 @@ def test_a_job_that_slurm_refuses_in_a_trial_is_submitted_without_the_hold(site:
     assert (done.returncode, notes_of(done)) == (0, why)
 
 
-def test_a_job_for_which_sbatch_waits_is_left_if_a_trial_is_refused(site: Site) -> None:
-    """sbatch --wait returns only when the job has ended: it could not be held afterwards."""
+@pytest.mark.parametrize(
+    ("words", "environment", "is_quiet"),
+    [(("--wait",), {}, False), ((), {"SBATCH_WAIT": "1"}, False), (("-Q",), {}, True)],
+)
+def test_a_job_that_could_not_be_held_later_is_left_if_a_trial_is_refused(
+    site: Site, words: tuple[str, ...], environment: dict[str, str], *, is_quiet: bool
+) -> None:
+    """sbatch --wait returns only when the job has ended, and --quiet prints no job id."""
+    site.command("scontrol", SCONTROL)
     site.beat()
-    done = site.run(*OWN, "--wait", "job.sh", "--hold", STATUS_OF_TRIAL="1")
-    assert call_of(done)["argv"][1:] == ["--gpus=1", "--wait", "job.sh", "--hold"]
-    assert notes_of(done) == left("Slurm cannot start it now")
+    variables = {**environment, "STATUS_OF_TRIAL": "1"}
+    done = site.run(*OWN, *words, "job.sh", "--hold", **variables)
+    assert call_of(done)["argv"][1:] == ["--gpus=1", *words, "job.sh", "--hold"]
+    assert notes_of(done) == ("" if is_quiet else left("Slurm cannot start it now"))
+    # Described as a job of plain Slurm, which would not place copies on separate nodes.
+    copies = ("--hadar-copies=2", "--hadar-throughput=V100=10,K80=1", "--hadar-steps=9")
+    call = call_of(site.run(*copies, *words, "job.sh", **variables))
+    assert not any(word.startswith(("--array", "--hold")) for word in call["argv"])
+    description = decode(call["argv"][0].removeprefix("--comment="))
+    assert description is not None
+    assert (description.copies, description.is_held, call["copies"]) == (1, False, None)
+    assert not (site.root / "scontrol").exists()
+
+
+def test_a_job_whose_id_is_not_printed_is_left(site: Site) -> None:
+    """As by a site's wrapper around sbatch; nothing else is held."""
+    site.command("scontrol", SCONTROL)
+    site.command("sbatch", "import sys; sys.exit('--test-only' in sys.argv)")
+    site.beat()
+    done = site.run(*OWN, "job.sh")
+    assert (done.returncode, done.stderr) == (0, left("Slurm did not hold it"))
+    assert not (site.root / "scontrol").exists()
 
 
 def test_a_script_that_can_be_read_once_is_not_tried(site: Site) -> None:
