@@ -115,7 +115,8 @@ def _make_own(own: Path) -> None:
     elif place.st_uid in (0, me):
         untrusted_files.make_directory(own, 0o700)
     elif not own.is_dir() or stat.S_IMODE(own.stat().st_mode) != 0o750:
-        untrusted_files.make_directory(own, 0o700)
+        if not own.is_dir():
+            untrusted_files.make_directory(own, 0o700)
         try:
             with untrusted_files.directory(own, owner_uid=me) as descriptor:
                 untrusted_files.share(descriptor, place.st_uid, own=7, shared=5)

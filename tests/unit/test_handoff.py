@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import errno
 import json
 import math
 import os
@@ -197,6 +198,38 @@ def test_hadards_account_reads_reports_that_are_closed(tmp_path: Path) -> None:
             for uid in (7, 8)
         ]
         assert [done.returncode for done in may_read] == [0, 1]
+
+
+@pytest.mark.skipif(ME != 0, reason="only root can be several users")
+@pytest.mark.parametrize("has_access_lists", [True, False])
+def test_reports_that_hadard_reads_are_never_closed_to_it(
+    monkeypatch: pytest.MonkeyPatch, *, has_access_lists: bool
+) -> None:
+    """Neither where it closes the directory of all later, nor without access lists."""
+
+    def set_none(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no access lists")
+
+    modes: list[int] = []
+    fchmod = os.fchmod
+
+    def change(descriptor: int, mode: int) -> None:
+        modes.append(mode)
+        fchmod(descriptor, mode)
+
+    if not has_access_lists:
+        monkeypatch.setattr(os, "setxattr", set_none)
+    with tempfile.TemporaryDirectory(prefix="hadar-reports-") as name:
+        place = Path(name)
+        os.chown(place, 7, -1)
+        place.chmod(0o1777)
+        handoff.write_report(user_reports(place, ME), "12", RUNNING)
+        place.chmod(0o1733)
+        monkeypatch.setattr(os, "fchmod", change)
+        for _ in range(2):
+            handoff.write_report(user_reports(place, ME), "12", RUNNING)
+        assert user_reports(place, ME).stat().st_mode & 0o050 == 0o050
+    assert 0o700 not in modes
 
 
 def test_the_first_report_of_a_job_removes_those_of_a_month_ago(tmp_path: Path) -> None:
