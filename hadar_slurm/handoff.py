@@ -16,6 +16,7 @@ import stat
 import sys
 import time
 import warnings
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Dict, Mapping, Optional, Sequence, Set, Tuple
@@ -82,23 +83,36 @@ __all__ = [
 
 # A job removes what its user's jobs reported last so long ago.
 _KEPT_S = 30 * 86_400.0
+# A file in a user's directory, written when a job last looked for such reports.
+_SWEPT, _SWEPT_EVERY_S = ".swept", 86_400.0
 
 
 def write_report(own: Path, job_id: str, report: ProgressReport) -> None:
     """Replace the job's report in one step, for all to read whom `own` lets in, at any umask.
 
     `own` is the user's directory, made where it is missing. Raises OSError, and WrongOwner where
-    another user has made it. With the first report of a job, old ones of others are removed.
+    another user has made it. Old reports of other jobs are removed once a day.
     """
     _make_own(own)
     if not (own / job_id).is_dir():
-        before_s = time.time() - _KEPT_S
-        untrusted_files.remove_directories(own, before_s, REPORT_NAME)
+        _remove_old_reports(own)
     with untrusted_files.directory(own, owner_uid=os.geteuid()) as user_fd:
         untrusted_files.make_directory(job_id, 0o755, dir_fd=user_fd)
         with untrusted_files.directory(job_id, owner_uid=os.geteuid(), dir_fd=user_fd) as job_fd:
             content = json.dumps(asdict(report)).encode() + b"\n"
             untrusted_files.replace(REPORT_NAME, content, mode=0o644, dir_fd=job_fd)
+
+
+def _remove_old_reports(own: Path) -> None:
+    """Remove what the user's jobs reported last long ago, by the day's first job that reports."""
+    now_s, swept_s = time.time(), 0.0
+    with suppress(OSError), untrusted_files.directory(own, owner_uid=os.geteuid()) as user_fd:
+        with suppress(OSError):
+            swept_s = os.stat(_SWEPT, dir_fd=user_fd, follow_symlinks=False).st_mtime
+        if 0 <= now_s - swept_s < _SWEPT_EVERY_S:
+            return
+        untrusted_files.replace(_SWEPT, b"", mode=0o644, dir_fd=user_fd)
+    untrusted_files.remove_directories(own, now_s - _KEPT_S, REPORT_NAME)
 
 
 def _make_own(own: Path) -> None:

@@ -239,14 +239,44 @@ def test_the_first_report_of_a_job_removes_those_of_a_month_ago(tmp_path: Path) 
         handoff.write_report(own, job, RUNNING)
     (own / "2" / "mine").touch()
     (own / "3" / ".progress.json.99").touch()
-    for job, days in (("1", 29), ("2", 31), ("3", 31), ("4", 31)):
+    for job, days in (("1", 29), ("2", 31), ("3", 31), ("4", 31), (".swept", 2)):
         then_s = time.time() - 86_400 * days
         os.utime(own / job, (then_s, then_s))
     handoff.write_report(own, "1", RUNNING)
-    assert len(list(own.iterdir())) == 4
+    assert len(jobs_in(own)) == 4
     handoff.write_report(own, "5", RUNNING)
-    assert sorted(each.name for each in own.iterdir()) == ["1", "2", "5"]
+    assert jobs_in(own) == ["1", "2", "5"]
     assert (own / "2" / "mine").exists()
+
+
+@pytest.mark.parametrize(("hours", "is_removed"), [(1, False), (25, True), (-1, True)])
+def test_old_reports_are_looked_for_once_a_day(
+    tmp_path: Path, hours: int, *, is_removed: bool
+) -> None:
+    """Not by each job of an array that starts; a time to come counts for nothing."""
+    own = user_reports(tmp_path, ME)
+    handoff.write_report(own, "1", RUNNING)
+    for job, hours_ago in (("1", 24 * 31), (".swept", hours)):
+        then_s = time.time() - 3600 * hours_ago
+        os.utime(own / job, (then_s, then_s))
+    handoff.write_report(own, "2", RUNNING)
+    assert jobs_in(own) == (["2"] if is_removed else ["1", "2"])
+    is_marked = abs(time.time() - (own / ".swept").stat().st_mtime) < 60
+    assert is_marked == is_removed
+
+
+def jobs_in(own: Path) -> list[str]:
+    """Return the jobs that have a directory."""
+    return sorted(each.name for each in own.iterdir() if each.name != ".swept")
+
+
+def test_a_user_whose_mark_cannot_be_written_reports_all_the_same(tmp_path: Path) -> None:
+    """Its name is taken by a directory, as of an old one."""
+    own = user_reports(tmp_path, ME)
+    (own / ".swept").mkdir(parents=True)
+    os.utime(own / ".swept", (1.0, 1.0))
+    handoff.write_report(own, "12", RUNNING)
+    assert handoff.read_report(tmp_path, "12", owner_uid=ME) == RUNNING
 
 
 def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
