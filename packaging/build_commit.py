@@ -1,4 +1,4 @@
-"""Puts the commit that a wheel is built from into it, for `--version`; without git, nothing."""
+"""Puts the commit that a package is built from into it, for `--version`; without git, nothing."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ class CommitHook(BuildHookInterface[Any]):
         """Add the file, except to an editable installation, whose checkout may change."""
         root = Path(self.root)
         if version == "editable" or (root / "hadar_slurm" / "_commit").exists():
+            return
+        if not (root / ".git").exists():  # a repository around it is another project's
             return
         try:
             done = subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import shutil
 import subprocess
 import sys
@@ -71,13 +72,41 @@ def test_what_the_build_has_written_is_named(
     assert built_from.version() == expected
 
 
-def test_a_wheel_knows_its_commit(tmp_path: Path) -> None:
-    """It is that of the checkout; without git the wheel is built without it."""
-    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(words, cwd=ROOT, check=True, capture_output=True, timeout=120)
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as files:
+def build(root: Path, kind: str, place: Path) -> Path:
+    """Build a package of a directory, and return its path."""
+    words = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(place)]
+    subprocess.run(words, cwd=root, check=True, capture_output=True, timeout=120)
+    (package,) = place.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    return package
+
+
+@pytest.mark.parametrize("by_sdist", [False, True])
+def test_a_wheel_knows_its_commit(tmp_path: Path, *, by_sdist: bool) -> None:
+    """It is that of the checkout, also by way of an sdist; without git it is built without it."""
+    root = ROOT
+    if by_sdist:
+        sdist = build(ROOT, "sdist", tmp_path)
+        subprocess.run(["tar", "-xzf", sdist, "-C", tmp_path], check=True, timeout=60)
+        (root,) = (path.parent for path in tmp_path.glob("*/pyproject.toml"))
+    with zipfile.ZipFile(build(root, "wheel", tmp_path)) as files:
         names = [name for name in files.namelist() if name == "hadar_slurm/_commit"]
         found = [files.read(name).decode().strip() for name in names]
     there = built_from._checked_out(ROOT / ".git") if shutil.which("git") else ""
     assert found == ([there] if there else [])
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_build_names_no_commit_of_a_repository_around_it(tmp_path: Path, *, is_own: bool) -> None:
+    """As of an sdist that a site has unpacked into its own repository."""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@localhost"]
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "theirs"]):
+        subprocess.run([*git, *words], check=True, timeout=60)
+    root = tmp_path if is_own else tmp_path / "hadar_slurm-0.2.0"
+    root.mkdir(exist_ok=True)
+    code = runpy.run_path(str(ROOT / "packaging" / "build_commit.py"))
+    hook = code["CommitHook"](str(root), {}, None, None, "", "wheel")
+    build_data: dict[str, dict[str, str]] = {"force_include": {}}
+    hook.initialize("standard", build_data)
+    hook.finalize("standard", build_data, "")
+    assert len(build_data["force_include"]) == is_own

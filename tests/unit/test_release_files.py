@@ -53,6 +53,14 @@ def test_continuous_integration_runs_every_check_on_both_releases_of_debian() ->
     assert int(job["timeout-minutes"]) * 60 > 3580
 
 
+def test_released_packages_of_debian_name_their_commit() -> None:
+    """They are built in a container without git; Python's are built in the checkout."""
+    steps = _tree(GITHUB / "workflows" / "release.yml")["jobs"]["debian"]["steps"]
+    runs = [step.get("run", "") for step in steps]
+    (build,) = (number for number, run in enumerate(runs) if "packaging/build-deb" in run)
+    assert 'echo "$GITHUB_SHA" >hadar_slurm/_commit' in "".join(runs[:build])
+
+
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_workflows_have_few_rights_and_name_versions(path: Path) -> None:
     """The token may read; only the job that publishes may write. Actions have a major version."""
