@@ -10,6 +10,7 @@ from chaos.case import Case
 from chaos.faults import Kind
 from chaos.slurm_conf import Change
 from chaos.workload import NEW_TYPE
+from ClusterShell.NodeSet import NodeSet
 
 if TYPE_CHECKING:
     from chaos.injecting import Injector
@@ -96,7 +97,7 @@ class Operators:
         self._reconfigure(case, Change(node, name))
 
     def _has_emptied(self, node: str) -> bool:
-        """Drain a node; return whether no job runs on it after a while.
+        """Drain a node; return whether no job runs on it or has to, after a while.
 
         Slurm ends a job that waits for a node which slurm.conf lacks, so jobs that hadard has put
         there have the same time to be put elsewhere.
@@ -106,12 +107,10 @@ class Operators:
 
         def is_empty() -> bool:
             return not self._num_gpus_held(node) and all(
-                node not in job.requested_nodes.split(",") for job in live()
+                node not in NodeSet(job.requested_nodes) for job in live()
             )
 
-        if self.injector.order(drain):
-            self.injector.wait(is_empty, _EMPTY_WITHIN_S)
-        return not self._num_gpus_held(node)
+        return self.injector.order(drain) and self.injector.wait(is_empty, _EMPTY_WITHIN_S)
 
     def _retype(self, case: Case) -> None:
         """Give GPUs that jobs hold another type, or none."""
