@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,12 +20,14 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.enforce.release_all import reason_to_keep, release_all
+from hadar_slurm.slurm.enforce.release_all import await_nodes, reason_to_keep, release_all
 from hadar_slurm.slurm.enforce.restore import Returned, changed_jobs
-from hadar_slurm.state.heartbeat import remove_heartbeat
+from hadar_slurm.state.heartbeat import read_heartbeat, remove_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.locks import RELEASE, lock
 from hadar_slurm.state.reaper_count import add_expired
+
+_POLL_S = 0.5
 
 
 def release(
@@ -50,17 +54,18 @@ def release(
     # Never pyslurm: this must work after a Slurm upgrade that the installed pyslurm does not fit.
     slurm = CommandLine(Runner(chosen.slurm_conf, chosen.command_timeout_seconds))
     lease = Lease(chosen.spool_dir, slurm.site().name, good_for_s(chosen))
+    keep = partial(reason_to_keep, chosen.state_dir, chosen.run_dir, lease, only_expired=expired)
+    if expired and not force:
+        _await_reading(chosen.run_dir, limit)
     # If another release hangs, this one still has half of the time.
     with _alone(chosen.state_dir, limit / 2):
-        places = chosen.state_dir, chosen.run_dir
-        kept_for = "" if force else reason_to_keep(*places, lease, only_expired=expired)
-        answers = () if kept_for else _release(chosen, slurm, limit)
+        end_s, kept_for = time.monotonic() + limit, "" if force else keep()
+        if expired and not (force or kept_for):
+            await_nodes(slurm, limit / 2)
+            kept_for = keep()
+        answers = () if kept_for else _release(chosen, slurm, end_s - time.monotonic())
         if answers and expired:
-            # Last, because releasing is more important.
-            try:
-                add_expired(chosen.state_dir, sum(not answer.fault for answer in answers))
-            except OSError as error:
-                typer.echo(f"hadar: released jobs cannot be counted: {error}", err=True)
+            _count(chosen, answers)  # last, because releasing is more important
     held = 0
     if kept_for and not expired:
         ledger, rows = Ledger(chosen.state_dir / FILE_NAME), slurm.queue().values()
@@ -69,6 +74,24 @@ def release(
     _print(answers, kept_for, held, as_json=as_json)
     if held or any(answer.fault for answer in answers):
         raise typer.Exit(1)
+
+
+def _await_reading(run_dir: Path, limit_s: float) -> None:
+    """Wait for a round of a hadard that could not read Slurm, which has just answered here.
+
+    The round that fails next may have begun before that. At most `limit_s`.
+    """
+    deadline_s, seen = time.monotonic() + limit_s, read_heartbeat(run_dir)
+    last = seen.rounds.failed + 1 if seen else 0
+    while (
+        (beat := read_heartbeat(run_dir))
+        and beat.is_signed(time.time())
+        and beat.rounds.are_failing
+        and beat.rounds.part == "observe"
+        and beat.rounds.failed <= last
+        and time.monotonic() < deadline_s
+    ):
+        time.sleep(_POLL_S)
 
 
 @contextmanager
@@ -92,6 +115,13 @@ def _release(chosen: Config, slurm: SlurmAdapter, limit_s: float) -> tuple[Retur
         # Releasing the jobs is more important than the heartbeat.
         typer.echo(f"hadar: the heartbeat cannot be removed: {error}", err=True)
     return release_all(slurm, Ledger(chosen.state_dir / FILE_NAME), limit_s=limit_s)
+
+
+def _count(chosen: Config, answers: tuple[Returned, ...]) -> None:
+    try:
+        add_expired(chosen.state_dir, sum(not answer.fault for answer in answers))
+    except OSError as error:
+        typer.echo(f"hadar: released jobs cannot be counted: {error}", err=True)
 
 
 def _print(answers: tuple[Returned, ...], kept_for: str, held: int, *, as_json: bool) -> None:

@@ -72,6 +72,19 @@ def reason_to_keep(
     return "hadard was alive a moment ago" if beat is not None and only_expired else ""
 
 
+def await_nodes(
+    slurm: SlurmAdapter,
+    limit_s: float,
+    *,
+    now_s: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Wait up to `limit_s` seconds for the nodes of a slurmctld that has just started."""
+    deadline_s = now_s() + limit_s
+    while waits_for_nodes(slurm.nodes()) and now_s() < deadline_s:
+        sleep(_POLL_S)
+
+
 def release_all(
     slurm: SlurmAdapter,
     ledger: Ledger,
@@ -89,9 +102,11 @@ def release_all(
     deadline_s = now_s() + limit_s
     answers: dict[JobId, Returned] = {}
     waiting: list[JobId] = []
-    while waits_for_nodes(slurm.nodes()) and now_s() < deadline_s - limit_s / 2:
-        sleep(_POLL_S)
-    _include_submitted(slurm, ledger)
+    await_nodes(slurm, limit_s / 2, now_s=now_s, sleep=sleep)
+    try:
+        _include_submitted(slurm, ledger)
+    except SlurmError as error:  # all else can still be given back
+        log.warning("nodes that hadar-sbatch has excluded may stay so: %s", error)
     while True:
         queue = slurm.queue()
         ledger.see(slurm, queue.values())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Timer
 
 import pytest
 from fakes.fake_bin import on_path
@@ -20,6 +21,7 @@ from hadar_slurm.jobspec.description import Description, decode, encode
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.state.heartbeat import Heartbeat, read_heartbeat, write_heartbeat
+from hadar_slurm.state.last_rounds import LastRounds
 from hadar_slurm.state.reaper_count import FILE_NAME as EXPIRED
 from hadar_slurm.state.reaper_count import read_expired
 
@@ -44,6 +46,12 @@ class Bench:
     def vouch(self, seconds: float) -> None:
         """Write a heartbeat that expires in `seconds`."""
         beat = Heartbeat(1, "fake", time.time() + seconds, str(self.directory))
+        write_heartbeat(self.directory, beat)
+
+    def fails(self, failed: int, part: str = "observe") -> None:
+        """Write the heartbeat of a hadard that is at work, and whose rounds have failed."""
+        rounds = LastRounds(failed=failed, since_s=1.0, part=part, fault="x")
+        beat = Heartbeat(1, "fake", 0.0, str(self.directory), signed_s=time.time(), rounds=rounds)
         write_heartbeat(self.directory, beat)
 
     def run(self, *words: str) -> Result:
@@ -91,6 +99,53 @@ def test_the_reaper_leaves_a_fresh_sign_alone(bench: Bench) -> None:
     forced = bench.run("release", "--expired", "--force")
     assert (forced.exit_code, forced.stdout) == (0, "1 jobs released to plain Slurm\n")
     assert not job.hold
+
+
+@pytest.mark.parametrize("it_reads", [True, False])
+def test_after_an_outage_hadard_has_time_for_a_round(bench: Bench, it_reads: bool) -> None:
+    """Its heartbeat has expired while Slurm was away: the reaper waits for what it reads now."""
+    job = bench.submit(mark=True)
+    bench.fails(7)
+
+    def answer() -> None:
+        bench.fails(8)  # a round that had begun before Slurm answered
+        time.sleep(0.6)
+        bench.vouch(60) if it_reads else bench.fails(9)
+
+    timer = Timer(0.5, answer)
+    timer.start()
+    done = bench.run("release", "--expired", "--json")
+    timer.join()
+    kept = "hadard was alive a moment ago" if it_reads else ""
+    assert json.loads(done.stdout)["kept_for"] == kept
+    assert job.hold == ("user" if it_reads else "")
+
+
+def test_it_has_no_more_time_than_the_limit_nor_when_it_fails_otherwise(bench: Bench) -> None:
+    """A hadard whose policy fails, and one that does not read Slurm, keep no job."""
+    for part, limit in (("plan", "60"), ("observe", "1")):
+        job = bench.submit(mark=True)
+        bench.fails(7, part)
+        told = json.loads(bench.run("release", "--expired", "--limit", limit, "--json").stdout)
+        assert told == {"released": [job.key], "failed": [], "kept_for": ""}
+
+
+def test_who_is_back_when_the_nodes_have_reported_keeps_its_jobs(bench: Bench) -> None:
+    """The reaper looks at the heartbeat again after its wait for nodes."""
+    job = bench.submit(mark=True)
+    bench.fake.nodes["n1"].has_reported = False
+
+    def back(argv: Sequence[str]) -> None:
+        if "node" in argv:
+            bench.vouch(60)
+            bench.fake.nodes["n1"].has_reported = True
+
+    bench.runner.before.append(back)
+    bench.vouch(-1)
+    told = json.loads(bench.run("release", "--expired", "--json").stdout)
+    assert told["kept_for"] == "hadard was alive a moment ago"
+    assert job.hold == "user"
+    assert read_heartbeat(bench.directory) is not None
 
 
 def test_release_for_programs(bench: Bench) -> None:
