@@ -87,9 +87,11 @@ class _Rounds:
 
     def _record(self, record: RoundRecord, source: SlurmBackend) -> None:
         self.faults = record.errors or self.faults
-        if record.failed_in and not self.failed[0]:
-            self.failed = record.failed_in, record.fault
         first = self.backends[0]
+        # No job waits for a mode that places none.
+        counts = source.mode.places or source is first
+        if counts and record.failed_in and not self.failed[0]:
+            self.failed = record.failed_in, record.fault
         more: dict[str, object] = {"held": first.ledger.num_held}
         more |= {"commands": self.life.take_answers(), "averages": first.take_averages()}
         more |= claim_facts(*source.take_judged())

@@ -23,7 +23,8 @@ class LastRounds:
     """The last round that succeeded, and those that have failed since; times as in a heartbeat.
 
     A round succeeds if Slurm was read, a valid plan was made, and the changes were attempted
-    without a fault that concerns all of them; with several modes, in each of them.
+    without a fault that concerns all of them; with several modes, in the first one and in each
+    other that places jobs.
     """
 
     # When it ended; None: none since hadard started.

@@ -146,6 +146,30 @@ def test_rounds_that_always_fail_are_no_sign_of_life(
     assert now_s - 30 < (failing.succeeded_s or 0) <= (failing.since_s or 0) <= now_s
 
 
+@pytest.mark.parametrize(("side", "failed"), [("observe", 0), ("advise", 0), ("steer", 4)])
+def test_only_modes_that_place_jobs_end_the_heartbeat(
+    tmp_path: Path, side: str, failed: int
+) -> None:
+    """A mode that holds nothing may fail, unless there is no other."""
+    bench = Bench(tmp_path, FakeSlurm("v100:4", partitions={"side": ["n1"]}))
+    job = bench.fake.submit(TWO, comment=DESCRIBED, partition="side")
+
+    def fragile(snapshot: Snapshot) -> Plan:
+        return key_error(snapshot) if job.key in snapshot.by_id else all_wait(snapshot)
+
+    bench.more = f"mode: hold\npartitions:\n  side: {side}\n"
+    beats = bench.run(*[fragile] * 5)
+    assert beats[4].rounds.failed == failed
+    assert beats[4].is_fresh(time.time()) == (failed < MOST_FAILED)
+
+
+def test_a_hadard_that_only_observes_says_that_it_fails(bench: Bench) -> None:
+    """The failures of its one mode count."""
+    bench.more = "mode: observe\n"
+    beats = bench.run(*[key_error] * 4)
+    assert [beat.rounds.failed for beat in beats] == [0, 1, 2, 3, 4]
+
+
 def test_the_reaper_and_submissions_go_by_it(bench: Bench) -> None:
     """After the third failure jobs go to plain Slurm, though hadard's process signs its life."""
     life = Life()
