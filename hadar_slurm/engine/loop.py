@@ -60,10 +60,18 @@ class RoundRecord:
         """
         if self.errors:
             return "apply" if self.plan else "plan" if self.snapshot else "observe"
+        if self._concerns_one_user():
+            return ""
         changes = [out for out in self.outcomes if isinstance(out.action, (Start, Stop))]
         if any(out.status is not Status.REFUSED for out in changes):
             return ""
         return "apply" if len({out.action.job_id for out in changes}) >= _SEVERAL else ""
+
+    def _concerns_one_user(self) -> bool:
+        """Return whether only one of several users has refused changes."""
+        owners = {job.job_id: job.spec.user for job in self.snapshot.jobs} if self.snapshot else {}
+        refused = {owners.get(o.action.job_id) for o in self.outcomes if o.status is Status.REFUSED}
+        return len(refused) == 1 and len({*owners.values()}) > 1
 
     @property
     def fault(self) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Timer
 
 import pytest
-from builders import a_gang, a_plan, a_snapshot
+from builders import a_gang, a_job, a_plan, a_snapshot
 from fakes.fake_slurm import Asked, FakeSlurm, parse_gpus
 from fakes.fake_tools import FakeRunner
 
@@ -271,6 +271,22 @@ def test_a_round_that_does_not_end_is_no_sign_of_life(
         beat = read_heartbeat(bench.place)
         assert beat is not None
         assert (beat.is_fresh(time.time()), beat.is_signed(time.time())) == (fresh, True)
+
+
+@pytest.mark.parametrize(
+    ("owners", "failed"), [("aaab", ""), ("abab", "apply"), ("aaaa", "apply"), ("aba", "apply")]
+)
+def test_one_user_among_others_ends_no_heartbeat(owners: str, failed: str) -> None:
+    """Slurm may refuse all changes of a user's jobs for what they are; the others' jobs wait on."""
+    jobs = [
+        replace(job, spec=replace(job.spec, user=user))
+        for job, user in ((a_job(str(n)), user) for n, user in enumerate(owners))
+    ]
+    starts = [Start(JobId(str(n)), 0, a_gang("n1:V100:1")) for n in range(3)]
+    refused = [Outcome(start, Status.REFUSED, "Requested node configuration") for start in starts]
+    snapshot = a_snapshot("1xV100", *jobs)
+    record = RoundRecord(Round(0, 0.0, 1.0), "start", "p", snapshot, Plan(), refused)
+    assert record.failed_in == failed
 
 
 def test_hadard_signs_before_each_plan_of_a_round() -> None:
