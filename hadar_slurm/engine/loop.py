@@ -56,16 +56,18 @@ class RoundRecord:
     def failed_in(self) -> str:
         """The part that failed: observe, plan or apply; empty: the round succeeded.
 
-        Changes that are refused fail a round only where they are those of several jobs, and all.
+        Changes that are refused fail a round only where they are those of several jobs, and all
+        that were tried.
         """
         if self.errors:
             return "apply" if self.plan else "plan" if self.snapshot else "observe"
         if self._concerns_one_user():
             return ""
         changes = [out for out in self.outcomes if isinstance(out.action, (Start, Stop))]
-        if any(out.status is not Status.REFUSED for out in changes):
+        if any(out.status is Status.DONE for out in changes):
             return ""
-        return "apply" if len({out.action.job_id for out in changes}) >= _SEVERAL else ""
+        refused = {out.action.job_id for out in changes if out.status is Status.REFUSED}
+        return "apply" if len(refused) >= _SEVERAL else ""
 
     def _concerns_one_user(self) -> bool:
         """Return whether only one of several users has refused changes."""

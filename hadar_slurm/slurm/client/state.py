@@ -214,17 +214,14 @@ def _state(
     queue: dict[JobId, QueueRow], rows: Collection[QueueRow], runner: Runner, *, is_few: bool
 ) -> SlurmState:
     """Return the state of the jobs in `queue`, a part of all `rows`, by their detail lines."""
+    from hadar_slurm.slurm.client.doubts import resolved
+
     live = [row for row in queue.values() if row.is_live]
     if not live:
         return SlurmState(queue, (), {})
     # Without a text all are in doubt, and so asked for alone.
     text = "" if is_few else runner.run(SHOW_JOBS)
-    details = parse.split_job_details(text, {row.raw_id for row in rows})
-    unseen = frozenset[JobId]()
-    if any(row.raw_id not in details for row in live):
-        from hadar_slurm.slurm.client.doubts import resolved
-
-        details, unseen = resolved(text, rows, live, runner)
+    details, unseen = resolved(text, rows, live, runner)
     of_row = {row.key: details.get(row.raw_id, "") for row in live}
     pending = [row.key for row in live if row.state == "PENDING"]
     gangs = {

@@ -11,6 +11,7 @@ hadard is about to free: it is first in line for them.
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.engine.loan import joined
 from hadar_slurm.engine.pins import Pins
-from hadar_slurm.errors import LedgerError, SlurmError
+from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
@@ -42,6 +43,8 @@ Foresight = Callable[[Snapshot], Mapping[JobId, Gang]]
 # Changes in a round, those of the next starts first: 10,000 jobs at once would take 20 s.
 MOST_CHANGES = 300
 _CHANGED = "it has started, or its owner has changed it, since the plan was made"
+# Refusals of a change that came too late: often Slurm has started the job meanwhile.
+_TOO_LATE = re.compile("no longer pending|Invalid job id|already completing|not be altered now")
 _LATER = "as many jobs are changed as a round may change; it is next"
 
 
@@ -225,8 +228,9 @@ class Steerer:
         outcomes: dict[Action, Outcome] = {}
         for start in starts:
             fault = faults.get(start.job_id)
-            status = Status.DONE if fault is None else Status.DEFERRED
-            outcomes[start] = Outcome(start, status, fault or "")
+            is_refused = isinstance(fault, SlurmRefused) and not _TOO_LATE.search(str(fault))
+            status = Status.REFUSED if is_refused else Status.DEFERRED
+            outcomes[start] = Outcome(start, status if fault else Status.DONE, str(fault or ""))
             is_new = set(before[start]) != set(start.gang.gpus_by_node)
             if start.job_id in urgent:
                 self.pins.forget(start.job_id)
@@ -236,7 +240,7 @@ class Steerer:
 
     def _carry_out(
         self, wanted: Mapping[JobId, Limit], first: Sequence[JobId], urgent: Collection[JobId]
-    ) -> Mapping[JobId, str]:
+    ) -> Mapping[JobId, str | SlurmError]:
         """Change what differs from Slurm's state, as far as a round may; return the faults."""
         from hadar_slurm.slurm.enforce.places import groups, nice_values
 
@@ -253,7 +257,7 @@ class Steerer:
         self._same.clear()
         order = [*first, *(job for job in wanted if job not in first)]
         due = [k for k in order if self._event(self.state.queue[k], wanted[k], nice.get(k))]
-        faults = dict.fromkeys(due[MOST_CHANGES:], _LATER)
+        faults: dict[JobId, str | SlurmError] = dict.fromkeys(due[MOST_CHANGES:], _LATER)
         for at in range(0, len(due[:MOST_CHANGES]), AT_ONCE):
             some = due[at : at + AT_ONCE]
             try:
@@ -265,13 +269,13 @@ class Steerer:
 
     def _change(
         self, jobs: Sequence[JobId], wanted: Mapping[JobId, Limit], nice: Mapping[JobId, int]
-    ) -> dict[JobId, str]:
+    ) -> dict[JobId, str | SlurmError]:
         """Change jobs that are still as they were when this was planned; return the faults."""
         planned = self.state.nice
         self.state = self.state.updated(jobs, self.ledger.read_again(self.slurm, jobs))
         rows = {job: self.state.queue.get(job) for job in jobs}
         may = [job for job, row in rows.items() if row is not None and self._may_steer(row)]
-        faults = dict.fromkeys(rows.keys() - may, _CHANGED)
+        gone: dict[JobId, str | SlurmError] = dict.fromkeys(rows.keys() - may, _CHANGED)
         self._same.clear()
         events = {}
         for job in may:
@@ -279,11 +283,10 @@ class Steerer:
             new_nice = nice.get(job) if is_known else None
             if event := self._event(self.state.queue[job], wanted[job], new_nice):
                 events[job] = event
-        for job, fault in self.ledger.attempt(self.slurm, events).items():
-            # Often Slurm has started the job meanwhile.
+        faults = self.ledger.attempt(self.slurm, events)
+        for fault in faults.values():
             log.info("not steered: %s", fault)
-            faults[job] = str(fault)
-        return faults
+        return gone | faults
 
     def _may_steer(self, row: QueueRow) -> bool:
         """Return whether a job waits in Slurm's queue as its owner asked, but for what is lent."""

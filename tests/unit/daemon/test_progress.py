@@ -235,14 +235,20 @@ def test_a_slurm_that_does_not_answer_is_a_failure_too(bench: Bench) -> None:
 
 
 def test_changes_that_are_all_refused_are_a_failure(bench: Bench) -> None:
-    """An account that has lost its rights helps no job; one job's refusal is that job's."""
+    """An account that has lost its rights helps no job; one job's refusal is that job's.
+
+    What was not tried says nothing on the rest.
+    """
     start = [Start(JobId(str(n)), 0, a_gang("n1:v100:1")) for n in range(3)]
     none = [Outcome(each, Status.REFUSED, "Access/permission denied") for each in start]
     record = RoundRecord(Round(0, 0.0, 1.0), "start", "p", a_snapshot("1xV100"), Plan())
     assert replace(record, outcomes=none).failed_in == "apply"
     assert "Access/permission denied" in replace(record, outcomes=none).fault
-    one = [none[0], Outcome(start[1], Status.DONE)]
-    for fine in ([], none[:2], one, [*none, Outcome(start[0], Status.DEFERRED)]):
+    later = [
+        Outcome(each, status) for each in start for status in (Status.DEFERRED, Status.SKIPPED)
+    ]
+    assert replace(record, outcomes=[*later, *none]).failed_in == "apply"
+    for fine in ([], none[:2], [*none, Outcome(start[1], Status.DONE)], later, [*later, *none[:2]]):
         assert replace(record, outcomes=fine).failed_in == ""
 
 

@@ -848,3 +848,24 @@ def test_a_job_that_hadards_exclusions_make_impossible_is_let_go(tmp_path: Path,
         assert (job.hold, job.reason, job.excluded) == ("", "Resources", ())
     site.slurm.advance(100.0)
     assert (job.state, list(job.held)) == ("RUNNING", ["n2"])
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("Access/permission denied", Status.REFUSED),
+        ("Job is no longer pending execution", Status.DEFERRED),
+        ("Job can not be altered now, try again later", Status.DEFERRED),
+    ],
+)
+def test_a_refused_start_is_told_from_one_that_came_too_late(
+    site: Site, words: str, status: Status
+) -> None:
+    """A round of which Slurm refuses all starts has failed; a race with Slurm is none."""
+    site.slurm.reserved = {"n1", "n2"}
+    job = site.submit()
+    site.backend.slurm = CommandLine(
+        FakeRunner(slurm=site.slurm, before=[lambda argv: words if "update" in argv else None])
+    )
+    assert site.apply(start(job, "n2:k80:1")) == [status]
+    assert job.excluded == ()
