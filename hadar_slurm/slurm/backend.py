@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from hadar_slurm.core.claims import Credit, Judged
 from hadar_slurm.core.cluster import JobId
@@ -23,22 +24,25 @@ from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.slurm.client import scontrol, updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
+from hadar_slurm.slurm.client.scontrol import must_name_type
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.corrections import Corrections
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode
-from hadar_slurm.slurm.enforce.start_stop import Mover, must_name_type
 from hadar_slurm.slurm.enforce.steering import Foresight, Steerer
 from hadar_slurm.slurm.enforce.stoppable import bound_s
 from hadar_slurm.slurm.jobs.array_jobs import Fork
+from hadar_slurm.slurm.jobs.copy_facts import copy_facts
 from hadar_slurm.slurm.jobs.observation import Observation
 from hadar_slurm.slurm.jobs.observer import Observer
-from hadar_slurm.slurm.jobs.parameter_averages import copy_facts
 from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.state.assignments import Assignments
 from hadar_slurm.state.failures import write_failures
 from hadar_slurm.state.throughput_store import Profile
 from hadar_slurm.state.wakeup import WakeFile
+
+if TYPE_CHECKING:
+    from hadar_slurm.slurm.enforce.start_stop import Mover
 
 log = logging.getLogger(__name__)
 
@@ -170,10 +174,7 @@ class SlurmBackend:
         not_ready, by_type = seen.not_ready, seen.by_type
         early = [a for a in actions if isinstance(a, Stop) and a.job_id in not_ready]
         starts = [action for action in actions if isinstance(action, Start)]
-        spool, grace_s = self.settings.spool, self.settings.grace_s
-        mover = Mover(self.slurm, self.ledger, spool, grace_s, self._pause, self.now_s)
-        mover.limits_s, mover.by_type, mover.kept = seen.limits_s, by_type, seen.kept
-        mover.planned = self._state
+        mover = self._mover(seen)
         # Other jobs have their GPUs now.
         mover.hold_timed_out(seen.stuck - {start.job_id for start in starts})
         outcomes: dict[Action, Outcome] = {
@@ -204,6 +205,23 @@ class SlurmBackend:
         self._records(partial(self.ledger.forget_all_but, seen.alive))
         self._corrections.notify(seen.notices)
         return [outcomes.get(action, Outcome(action, Status.DONE)) for action in actions]
+
+    def _mover(self, seen: Observation) -> Mover:
+        # Where hadard places no jobs, it does not load what moves them.
+        from hadar_slurm.slurm.enforce.start_stop import Mover
+
+        return Mover(
+            slurm=self.slurm,
+            ledger=self.ledger,
+            spool=self.settings.spool,
+            grace_s=self.settings.grace_s,
+            pause=self._pause,
+            now_s=self.now_s,
+            limits_s=seen.limits_s,
+            by_type=seen.by_type,
+            kept=seen.kept,
+            planned=self._state,
+        )
 
     def _steer(self, actions: Sequence[Action], seen: Observation) -> dict[Action, Outcome]:
         """Steer waiting jobs where Slurm keeps the queue; return the outcomes of what is done."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.jobspec.constraint import fold
 from hadar_slurm.slurm.client import updates
@@ -149,3 +150,14 @@ def parse_version(text: str) -> tuple[int, int]:
     """Return (22, 5) from `slurm-wlm 22.05.8`; (0, 0) if there is no version in it."""
     found = re.search(r"(?<!\S)(\d+)\.(\d+)(?=[.\s]|$)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def must_name_type(named: frozenset[str], gang: Gang, cluster: Cluster) -> bool:
+    """Return whether the request for `gang` has to name its GPU type.
+
+    On a node with several types Slurm cannot know it otherwise; and where Slurm keeps types, a
+    request that has `named` one cannot become untyped again.
+    """
+    nodes = map(cluster.by_name.get, gang.gpus_by_node)
+    is_ambiguous = any(node is not None and not node.has_one_type for node in nodes)
+    return len(gang.gpus_by_type) == 1 and (is_ambiguous or bool(named))

@@ -14,15 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hadar_slurm.core.cluster import Cluster, JobId, Slot
-from hadar_slurm.core.gang import Gang
+from hadar_slurm.core.cluster import JobId, Slot
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.errors import LedgerError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.job_files import ProgressReport, ReportError, read_report
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
-from hadar_slurm.slurm.client.scontrol import request_for, requested_gpus, size_words, with_sizes
+from hadar_slurm.slurm.client.scontrol import (
+    must_name_type,
+    request_for,
+    requested_gpus,
+    size_words,
+    with_sizes,
+)
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.client.updates import SIZES, Request
 from hadar_slurm.slurm.enforce.ledger import AT_ONCE, Ledger
@@ -386,14 +391,3 @@ class Mover:
 
 def _state_now(row: QueueRow | None) -> str:
     return f"it is {row.state if row else 'not in the queue'} now"
-
-
-def must_name_type(named: frozenset[str], gang: Gang, cluster: Cluster) -> bool:
-    """Return whether the request for `gang` has to name its GPU type.
-
-    On a node with several types Slurm cannot know it otherwise; and where Slurm keeps types, a
-    request that has `named` one cannot become untyped again.
-    """
-    nodes = map(cluster.by_name.get, gang.gpus_by_node)
-    is_ambiguous = any(node is not None and not node.has_one_type for node in nodes)
-    return len(gang.gpus_by_type) == 1 and (is_ambiguous or bool(named))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.core.gpu_types import Needs
 from hadar_slurm.core.job import Shape
+from hadar_slurm.engine.notices import Notices
 from hadar_slurm.errors import JobSpecError, SlurmError
 from hadar_slurm.jobspec.description import Description, decode, decode_or_none
 from hadar_slurm.jobspec.identity import Shown, workload_of_shown
@@ -32,7 +33,6 @@ from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.scontrol import parse_version
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
-from hadar_slurm.slurm.jobs.notices import Notices
 
 if TYPE_CHECKING:
     from hadar_slurm.slurm.client.submission import Submission

@@ -10,6 +10,8 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.learned_sizes import EndedJobs
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
+from hadar_slurm.engine.averages import Averages
+from hadar_slurm.engine.notices import Notices
 from hadar_slurm.engine.pins import Pins
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.job_files import ProgressReport
@@ -33,9 +35,7 @@ from hadar_slurm.slurm.jobs.choices import Choice, Choices
 from hadar_slurm.slurm.jobs.ended_jobs import ClaimChecks, LearnedSizes
 from hadar_slurm.slurm.jobs.enrolment import Enrolment
 from hadar_slurm.slurm.jobs.holdings import occupied, unlisted
-from hadar_slurm.slurm.jobs.notices import Notices
 from hadar_slurm.slurm.jobs.observation import Observation
-from hadar_slurm.slurm.jobs.parameter_averages import Averages
 from hadar_slurm.slurm.jobs.policy_view import Phases, PolicyView
 from hadar_slurm.slurm.jobs.reports import Reports
 from hadar_slurm.slurm.jobs.run_outcomes import RunOutcomes, may_retry

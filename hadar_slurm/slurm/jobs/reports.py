@@ -10,12 +10,12 @@ from pathlib import Path
 from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.core.job import JobSpec, Progress
 from hadar_slurm.core.throughput_model import Place
+from hadar_slurm.engine.notices import Notices
 from hadar_slurm.job_files import ProgressReport, ReportError, SquattedError, read_report
 from hadar_slurm.jobspec.description import MAX_THROUGHPUT, MIN_THROUGHPUT
 from hadar_slurm.jobspec.estimator import Estimator, workload_of
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.jobs.array_jobs import fastest
-from hadar_slurm.slurm.jobs.notices import Notices
 from hadar_slurm.slurm.jobs.seen import SeenJob
 
 

@@ -1,4 +1,4 @@
-"""The parameter averages of forked jobs, from their copies' reports, and the journal's facts."""
+"""How often the copies of forked jobs have averaged their parameters, by their reports. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.slurm.jobs.array_jobs import Forks
 
 # Reports come from users: more averages of a job than this are not counted.
 _MOST_PER_S = 10.0
@@ -46,29 +45,3 @@ class Averages:
         """Return the number of new averages since the last call."""
         new, self._new = self._new, 0
         return new
-
-
-def copy_facts(forks: Forks, averages: Averages) -> dict[str, object]:
-    """Return the averages, whether copies share every step, and the copies' tasks, by job.
-
-    The fields are those of `forked` in docs/journal.md; copies are numbered as in `holds`, and are
-    those that hold GPUs or are starting.
-    """
-    return {
-        parent: {
-            "averages": averages.of(parent),
-            **({"averaged_s": averages.last_s[parent]} if parent in averages.last_s else {}),
-            **({"synchronous": True} if fork.is_synchronous else {}),
-            "copies": {
-                str(number): {
-                    "task": task.seen.row.key,
-                    **({"steps_per_s": float(f"{task.speed:.5g}")} if task.speed > 0 else {}),
-                    **({"pinned": True} if task.job is not None and task.job.is_pinned else {}),
-                }
-                for number, task in enumerate(fork.copies)
-                if task.gang is not None
-            },
-        }
-        for parent, fork in forks.by_parent.items()
-        if fork.job is not None
-    }
