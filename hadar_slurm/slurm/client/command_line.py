@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _PLAIN = re.compile(r"[\w.,:/=+\-\[\]|&*()@!]+")
 # How scontrol refuses a command without naming the job; all else may be a site's warnings.
 _REFUSES = (
-    r"slurm_\w+ error: |job notify failure: |scontrol: error: Invalid |Request aborted"
+    r"slurm_\w+ error:|job notify failure: |scontrol: error: Invalid |Request aborted"
     "|Update of this parameter is not supported: |invalid |too (few|many) arguments "
 )
 # The time limit of scancel, which sends signals at once.
@@ -172,7 +172,9 @@ class CommandLine:
 def _fault(change: Update, line: Sequence[str], said: str, before: str) -> SlurmError | None:
     """Return the fault of one change by what scontrol said with it and not `before`, or None."""
     words = [text for text in said.splitlines() if text and text not in before.splitlines()]
-    job = re.escape(change.job)
+    array, _, task = map(re.escape, change.job.partition("_"))
+    # Slurm 26.05 writes 7_[3] of task 7_3, and names tasks of which it refuses what 7 was to get.
+    job = rf"{array}_\[?{task}\]?" if task else rf"{array}(_\S+)?"
     names = re.compile(rf"{_REFUSES}|.*\b(for job|job ID) {job}\b|{job}: ")
     text = "; ".join(words)
     is_fault = any(map(names.match, words)) or is_unreachable(text)

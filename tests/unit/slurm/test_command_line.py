@@ -108,6 +108,9 @@ def test_a_warning_that_comes_late_is_no_refusal(said: str) -> None:
     [
         ("Invalid node name specified for job 1\n", "1"),
         ("3_1: Job is no longer pending execution\n", "3_1"),
+        ("3_[1]: Invalid job id specified\n", "3_1"),
+        ("3_2: Job is no longer pending execution\n", "3"),
+        ("slurm_suspend error:Invalid job id specified\n", "1"),
         ("scontrol: error: Invalid job ID 1\n", "1"),
         ("Update of this parameter is not supported: X=\nRequest aborted\n", "1"),
         ("slurm_suspend error: No error\n", "1"),
@@ -121,6 +124,13 @@ def test_a_refusal_names_its_job_or_has_a_form_of_scontrols(said: str, job: str)
         [fault] = slurm.change([Hold(JobId(job))])
         assert isinstance(fault, SlurmRefused)
         assert str(fault).endswith("; ".join(said.split("\n")).strip("; "))
+
+
+@pytest.mark.parametrize("said", ["3_[2]: No\n", "13_1: No\n", "Refused for job 3_11\n"])
+def test_what_names_another_job_is_no_refusal(said: str) -> None:
+    """Such as another task of the array."""
+    slurm = CommandLine(Scripted(answer=complaining(said)))
+    assert slurm.change([Hold(JobId("3_1"))]) == [None]
 
 
 def test_each_batch_has_one_process_and_marks_that_nobody_can_foresee() -> None:
