@@ -96,8 +96,12 @@ def is_edited(before: SlurmState, now: SlurmState, job: JobId, claim: Claim) -> 
 
     def owners(state: SlurmState, row: QueueRow) -> tuple[object, ...]:
         excluded = claim.excluded_by_owner(state.excluded.get(job))
+        return set(excluded), row.features, row.comment
+
+    def asked(state: SlurmState, row: QueueRow) -> tuple[object, ...]:
+        # Slurm gives a job that runs the time limit of its partition.
         limit_s = claim.limit_s.owner_of(state.limits_s.get(job, 0.0))
-        return set(excluded), limit_s, row.features, row.comment
+        return replace(state.request(row), nodes=()), limit_s, row.partition, row.reservation
 
     was, row = before.queue.get(job), now.queue.get(job)
     if was is None or row is None:
@@ -109,8 +113,7 @@ def is_edited(before: SlurmState, now: SlurmState, job: JobId, claim: Claim) -> 
         return False
     # Of a job that is not held, squeue shows when Slurm expects it to start.
     is_moved = (row.is_held and row.started_s > was.started_s) or (was.is_held and not row.is_held)
-    asked = replace(before.request(was), nodes=row.requested_nodes), was.partition, was.reservation
-    return is_moved or asked != (now.request(row), row.partition, row.reservation)
+    return is_moved or asked(before, was) != asked(now, row)
 
 
 def first_sight(

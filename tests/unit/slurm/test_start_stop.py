@@ -191,6 +191,15 @@ def test_what_hadard_has_set_since_the_plan_is_no_edit(bench: Bench) -> None:
     assert bench.job.excluded == ()
 
 
+def test_what_a_requeue_changes_is_no_edit(bench: Bench) -> None:
+    """Slurm gives a job that runs the time limit of its partition, and takes it back."""
+    key, state = JobId(bench.job.key), bench.slurm.read()
+    ran = replace(state.queue[key], state="RUNNING", priority=1, partition="main", started_s=1.0)
+    limits_s = {**state.limits_s, key: 31_536_000.0}
+    bench.mover.planned = replace(state, queue={**state.queue, key: ran}, limits_s=limits_s)
+    assert bench.start() is Status.DONE
+
+
 def test_jobs_that_cannot_be_read_again_are_not_started(bench: Bench) -> None:
     """Slurm goes away as others are changed."""
 
