@@ -1,4 +1,4 @@
-"""What a training job tells hadard, and reads of it. Standard library, Python 3.9.
+"""What a training job reports to hadard, and reads of it. Standard library, Python 3.9.
 
 How a job is asked to move (docs/adr/0005): hadard sends USR1 to the batch script. The job saves a
 checkpoint, reports state `saved` with the steps that the checkpoint holds, and waits; hadard then
@@ -81,7 +81,7 @@ __all__ = [
     "write_report",
 ]
 
-# A job removes what its user's jobs reported last so long ago.
+# A job removes what its user's jobs reported longer ago than this.
 _KEPT_S = 30 * 86_400.0
 # A file in a user's directory, written when a job last looked for such reports.
 _SWEPT, _SWEPT_EVERY_S = ".swept", 86_400.0

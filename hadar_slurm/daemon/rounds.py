@@ -38,7 +38,7 @@ from hadar_slurm.state.wakeup import make_wake_file
 
 log = logging.getLogger("hadard")
 
-# A round that has failed is run again after so long.
+# A round that has failed is run again after this time.
 _RETRY_S = 10.0
 
 

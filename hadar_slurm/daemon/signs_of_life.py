@@ -27,7 +27,7 @@ _MARGIN_S = 5.0
 _EVERY_S = 1.0
 _READ_EVERY_S = 60.0
 
-# Without a success for so many lengths of a round, commands' time limits and seconds, and the time
+# Without a success for these lengths of a round, commands' time limits and seconds, and the time
 # that jobs have to save, a round hangs between its commands. Jobs leave their GPUs within 45 s.
 _ROUNDS, _COMMANDS, _LATE_S = 3.0, 4.0, 60.0 + 45.0
 

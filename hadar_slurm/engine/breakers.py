@@ -14,11 +14,11 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.errors import HadarError, InvalidPlan
 
-# In one round at most so many plans are attempted; what is not told apart by then is left out.
+# The most plans of one round; jobs among which it has not found the cause by then are left out.
 MOST_PLANS = 24
-# So many are attempted though it is late, or slow plans would never tell jobs apart.
+# These are made even if it is late: else slow plans would never show which job it is.
 LEAST_PLANS = 6
-# After so many rounds it is planned with a job again that broke the plan.
+# After this number of rounds it is planned with a job again that broke the plan.
 ROUNDS = 10
 
 Jobs = frozenset[JobId]
@@ -50,7 +50,7 @@ class Breakers:
     left_out: dict[JobId, str] = field(default_factory=dict)
     # The round from which on it is planned with them again.
     _until: dict[JobId, int] = field(default_factory=dict)
-    # Left out because of others among them: they are told apart in the next rounds.
+    # Left out because of others among them: the next rounds find out because of which.
     _unsure: Jobs = frozenset()
     _last_good: Snapshot | None = None
     _round: int = 0

@@ -30,7 +30,7 @@ def _is_same(one: object, other: object) -> bool:
 
 
 T = TypeVar("T")
-# hadard knows so many of its values again: slurmctld, restarted, may have lost the last.
+# The number of its earlier values that hadard knows: slurmctld, restarted, may have lost the last.
 _MOST_PAST = 3
 
 

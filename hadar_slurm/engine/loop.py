@@ -26,9 +26,9 @@ from hadar_slurm.policies.policy import Policy, heeds_gangs
 
 log = logging.getLogger(__name__)
 
-# All changes of so many jobs are refused for one reason, such as lost rights, not for the jobs'.
+# Where the changes of this many jobs are all refused, the reason is not in the jobs.
 _SEVERAL = 3
-# It is searched for jobs that break the plan for so many seconds, and this share of a round.
+# The search for jobs that break the plan lasts at most these seconds, and this share of a round.
 _SEARCH_S, _SEARCH_SHARE = 10.0, 0.25
 
 

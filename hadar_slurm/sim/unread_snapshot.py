@@ -1,4 +1,4 @@
-"""Snapshots of a simulation: their jobs are made only when somebody reads them."""
+"""Snapshots of a simulation: their jobs are made only when they are read."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 
 # The parts of a round that can fail.
 PARTS = ("observe", "plan", "apply")
-# After so many failed rounds in a row hadard does not count as alive.
+# After this number of failed rounds in a row hadard does not count as alive.
 MOST_FAILED = 3
 # Of a longer text the beginning and the end are kept: a command's fault follows its words.
 _HEAD, _TAIL = 100, 400
@@ -37,7 +37,7 @@ class LastRounds:
 
     @property
     def are_failing(self) -> bool:
-        """Whether so many have failed in a row that nothing may wait for hadard."""
+        """Whether that many have failed in a row that nothing may wait for hadard."""
         return self.failed >= MOST_FAILED
 
     def after(self, now_s: float, part: str, fault: str) -> LastRounds:
