@@ -66,8 +66,7 @@ class Breakers:
         out = self._remembered(snapshot)
         search = _Search(snapshot, attempt, is_late)
         if not search.works(out):
-            first = search.fault
-            out = self._found(search, out, first)
+            out = self._found(search, out, search.fault)
         elif unsure := self._unsure & out:
             sure = out - unsure
             out = sure if search.works(sure) else sure | search.smallest(sure, unsure)

@@ -71,9 +71,10 @@ class RoundRecord:
 
     def _concerns_one_user(self) -> bool:
         """Return whether only one of several users has refused changes."""
-        owners = {job.job_id: job.spec.user for job in self.snapshot.jobs} if self.snapshot else {}
-        refused = {owners.get(o.action.job_id) for o in self.outcomes if o.status is Status.REFUSED}
-        return len(refused) == 1 and len({*owners.values()}) > 1
+        refused = {o.action.job_id for o in self.outcomes if o.status is Status.REFUSED}
+        jobs = self.snapshot.jobs if self.snapshot and refused else ()
+        owners = {job.job_id: job.spec.user for job in jobs}
+        return len({owners.get(job) for job in refused}) == 1 and len({*owners.values()}) > 1
 
     @property
     def fault(self) -> str:
