@@ -1,7 +1,7 @@
 """The directories below `spool_dir`, which hadard owns and all nodes see.
 
 `reports` is open to all, with the sticky bit: each user makes one directory there. Where Slurm
-hides jobs from other users, nobody else can list it, and jobs close their directories too
+hides jobs from other users, no other user can list it, and jobs close their directories too
 (handoff.py). In `assignments` only hadard writes. `spool_dir` itself is closed to others, so that
 neither can be squatted.
 """

@@ -66,7 +66,7 @@ def compose(
 def variables(
     request: SbatchRequest, beat: Heartbeat | None, copies: int, environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables to add to the environment of a job in so many `copies`."""
+    """Return the variables to add to the environment of a job in a number of `copies`."""
     found = {}
     if beat is not None:
         # The directories that the job shares with hadard.

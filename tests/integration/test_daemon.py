@@ -65,7 +65,7 @@ def test_after_a_kill_a_new_daemon_goes_on_from_what_slurm_shows(site: Site) -> 
 def test_reports_are_closed_where_slurm_hides_jobs(
     local_cluster: Callable[..., LocalCluster], tmp_path: Path
 ) -> None:
-    """With `PrivateData=jobs`; hadard goes by them all the same."""
+    """With `PrivateData=jobs`; hadard goes by them nevertheless."""
     cluster = local_cluster("v100:2", settings="PrivateData=jobs\n")
     site = Site(cluster, tmp_path)
     try:

@@ -60,7 +60,7 @@ IMPOSSIBLE = "#!/bin/sh\n#SBATCH --gpus=1 --time=9 --mem=900G\ntrue\n"
 def test_what_slurm_refuses_is_refused_at_submission(
     site: Site, words: tuple[str, ...], stdin: str
 ) -> None:
-    """With sbatch's own words and status, and without a job that would wait for ever."""
+    """With sbatch's own words and status, and without a job that would wait without end."""
     site.vouch()
     theirs, ours = (
         submit(site, command, Invocation(words, stdin=stdin))
@@ -109,7 +109,7 @@ def test_a_job_that_slurm_lets_wait_is_held_all_the_same(site: Site) -> None:
 
 
 def test_a_trial_of_the_user_is_one_of_plain_sbatch(site: Site) -> None:
-    """`--test-only` tells when the job would start, not a job that is held."""
+    """`--test-only` prints when the job would start, not a job that is held."""
     site.vouch()
     for own in ((), OWN):
         done = site.hadar_sbatch(*own, "--test-only", "-G1", "-t9", WRAP)

@@ -124,7 +124,7 @@ def test_a_policy_that_fails_with_any_job_is_no_jobs_fault() -> None:
 
 
 def test_a_breaker_is_planned_again_later() -> None:
-    """After some rounds it is tried again; it is not left out for ever."""
+    """After some rounds it is tried again; it is not left out without end."""
     attempt, breakers = Fragile("3", raises=True), Breakers()
     snapshot = snapshot_of(queue(4))
     breakers.plan(snapshot, attempt, never)

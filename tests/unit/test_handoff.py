@@ -172,7 +172,7 @@ def test_a_report_is_readable_by_all_under_a_strict_umask(tmp_path: Path) -> Non
 
 
 def test_where_jobs_are_hidden_reports_are_closed_to_others(tmp_path: Path) -> None:
-    """Below a directory that cannot be listed, as hadard makes it: nobody but its owner reads."""
+    """Below a directory that cannot be listed, as hadard makes it: only its owner reads."""
     for mode in (0o1777, 0o1733):
         tmp_path.chmod(mode)
         handoff.write_report(user_reports(tmp_path, ME), "12", RUNNING)

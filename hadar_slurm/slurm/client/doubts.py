@@ -90,7 +90,7 @@ def _without_lines_of(details: Collection[str], text: str) -> str:
 def job_details(jobs: Sequence[JobId], runner: Runner) -> dict[JobId, str]:
     """Return the lines of `scontrol show job -d -o` for these jobs, asked for one by one.
 
-    One command asks for all of them, and separates its answers by a mark that nobody can foresee.
+    One command asks for all of them, and separates its answers by a mark that cannot be foreseen.
     Jobs that Slurm has forgotten are left out.
     """
     if not jobs:

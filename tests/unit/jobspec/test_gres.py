@@ -105,5 +105,5 @@ def test_a_jobs_detail_tells_each_part(text: str, parts: list[tuple[str, dict[st
     ],
 )
 def test_gpus_of_which_jobs_have_shards(text: str, shared: dict[str, int]) -> None:
-    """So many GPUs cannot be had whole, in the forms of several versions."""
+    """This number of GPUs cannot be had whole, in the forms of several versions."""
     assert parse_shared_gpus(text) == shared

@@ -493,7 +493,7 @@ def pending_detail(number: str, name: str = "x") -> str:
 def test_one_job_that_imitates_all_others_harms_itself_only(
     more: str, end: str, *, is_first: bool
 ) -> None:
-    """The others are known at once, whoever imitates them, and it does not hide its own GPUs."""
+    """The others are known at once, also if it imitates them, and it does not hide its own GPUs."""
     numbers = [str(number) for number in range(10, 610)]
     lines = {number: pending_detail(number) for number in numbers}
     forged = "".join(f"{line.strip()} Nodes=n1 GRES=gpu:v100:4\n" for line in lines.values())

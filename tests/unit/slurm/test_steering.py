@@ -545,8 +545,8 @@ def test_gpus_that_others_took_are_not_waited_for(site: Site) -> None:
     assert site.backend._pins.next_timeout_s() == float("inf")
 
 
-def test_a_time_limit_is_that_of_the_type_and_given_back(tmp_path: Path) -> None:
-    """Given for V100s, it is ten times as long on a K80; an owner's later limit is theirs."""
+def with_limit(tmp_path: Path) -> tuple[Site, FakeJob]:
+    """Return a waiting job with a time limit of ten minutes, given for V100s."""
     site = Site(tmp_path)
     site.apply()
     site.slurm.reserved = {"n1", "n2"}
@@ -554,6 +554,12 @@ def test_a_time_limit_is_that_of_the_type_and_given_back(tmp_path: Path) -> None
         limit_s=600.0, throughputs={"v100": 10, "k80": 1}, checkpoint=True, time_on="v100"
     )
     job = site.slurm.submit(Asked(per_job=(("", 1),)), comment=encode(described), limit_min=10)
+    return site, job
+
+
+def test_a_time_limit_is_that_of_the_type_and_given_back(tmp_path: Path) -> None:
+    """Given for V100s, it is ten times as long on a K80; an owner's later limit is theirs."""
+    site, job = with_limit(tmp_path)
     [seen] = site.backend.observe().jobs
     assert seen.spec.throughputs.gpu_types == ("k80", "v100")
     for node, gpu_type, minutes in (("n2", "k80", 100), ("n1", "v100", 10), ("n2", "k80", 100)):
@@ -681,13 +687,7 @@ def test_what_an_owner_changes_is_never_written_again(
 
 def test_a_time_limit_that_an_owner_changes_is_never_written_again(tmp_path: Path) -> None:
     """Nor is an earlier one given back."""
-    site = Site(tmp_path)
-    site.apply()
-    site.slurm.reserved = {"n1", "n2"}
-    described = Description(
-        limit_s=600.0, throughputs={"v100": 10, "k80": 1}, checkpoint=True, time_on="v100"
-    )
-    job = site.slurm.submit(Asked(per_job=(("", 1),)), comment=encode(described), limit_min=10)
+    site, job = with_limit(tmp_path)
     site.apply(start(job, "n2:k80:1"))
     assert job.limit_min == 100
     job.limit_min = 45

@@ -46,7 +46,7 @@ class Bench:
         self.beat = replace(self.beat, **more)  # type: ignore[arg-type]
 
     def fail(self, part: str, fault: str) -> None:
-        """Let the heartbeat tell of rounds that fail."""
+        """Let the heartbeat show rounds that fail."""
         rounds = LastRounds(LATE_S - 5 * ROUND_S, 4, LATE_S - 4 * ROUND_S, part, fault)
         self.change(good_until_s=0.0, rounds=rounds)
 
