@@ -49,12 +49,10 @@ _TICK_S = 0.05
 STALL_S, _STARTS = 20.0, 4
 # Slurm counts as away, or the machine as too busy, after this time without a sample.
 _UNSEEN_S = 3.0
-# Faults that keep rounds from succeeding until all has recovered. After a requeue that took no
-# effect, although Slurm's command said so, a round waits for the job to leave its GPUs.
+# Faults that keep rounds from succeeding until all has recovered.
 _STOPPING = (
     Kind.BLIND,
     Kind.HANG,
-    Kind.LIE,
     Kind.TIME_OUT,
     Kind.CONTROLLER_RESTART,
     Kind.CONTROLLER_AWAY,

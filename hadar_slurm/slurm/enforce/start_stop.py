@@ -226,7 +226,7 @@ class Mover:
                 row = queue.get(stop.job_id)
                 if row is not None and row.is_held_by_user:
                     self._outcomes.setdefault(stop, Outcome(stop, Status.DONE))
-                elif row is not None and row.state in ("PENDING", "COMPLETING", "RUNNING"):
+                elif row is not None and row.state in ("PENDING", "COMPLETING"):
                     waiting.append(stop)
                 else:
                     self._defer([stop], _state_now(row))

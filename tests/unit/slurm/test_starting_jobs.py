@@ -7,6 +7,7 @@ reported to slurmctld, a requeued job would lose its GPUs.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,12 @@ from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.job import Phase
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Outcome, Status, Stop
+from hadar_slurm.errors import SlurmError
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.updates import Requeue, Update
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
@@ -138,6 +141,29 @@ def test_a_job_whose_node_falls_silent_while_it_saves_is_not_requeued(
     (outcome,) = backend.apply([Stop(seen.job_id, 0, seen.allocation.gangs[0])])
     assert (outcome.status, job.state) == (Status.DEFERRED, "RUNNING")
     assert job.times_asked_to_save > 0
+
+
+class Lying(CommandLine):
+    """Says that jobs are requeued, and requeues none."""
+
+    def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:
+        """Make the changes, unless they are requeues."""
+        is_lie = any(isinstance(change, Requeue) for change in changes)
+        return [None] * len(changes) if is_lie else super().change(changes)
+
+
+def test_a_requeue_without_effect_does_not_hold_up_the_round(
+    slurm: FakeSlurm, job: FakeJob, tmp_path: Path
+) -> None:
+    """Slurm shows a requeued job as pending or completing at once; the next round decides again."""
+    says_it_listens(job, tmp_path)
+    backend = backend_of(slurm, tmp_path)
+    backend.slurm = Lying(FakeRunner(slurm=slurm))
+    (seen,) = backend.observe().jobs
+    begun_s = slurm.now_s
+    (outcome,) = backend.apply([Stop(seen.job_id, 0, seen.allocation.gangs[0])])
+    assert (outcome.status, job.state) == (Status.DEFERRED, "RUNNING")
+    assert slurm.now_s < begun_s + GRACE_S + 1.0
 
 
 @pytest.mark.parametrize("is_ours", [False, True])
