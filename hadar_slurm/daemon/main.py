@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hadar_slurm.config import Config
@@ -18,9 +18,8 @@ from hadar_slurm.daemon.signals import Requests, signal_requests
 from hadar_slurm.daemon.signs_of_life import good_for_s
 from hadar_slurm.daemon.supervisor import notify
 from hadar_slurm.daemon.world import World, adapter_of, backend_of, make_directory, modes
-from hadar_slurm.errors import ConfigError, HadarError, UsageError
-from hadar_slurm.journal import Journal
-from hadar_slurm.slurm.client.protocol import Site, SlurmAdapter
+from hadar_slurm.errors import HadarError, UsageError
+from hadar_slurm.slurm.client.protocol import Site
 from hadar_slurm.state.heartbeat import remove_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.locks import RELEASE, lock, only_daemon
@@ -72,42 +71,28 @@ def _run(options: argparse.Namespace, world: World) -> int:
             remove_heartbeat(config.run_dir)
         _wait_for_release(config.state_dir, requests)
         signed_in = config.run_dir
+        faults: tuple[str, ...] = ()
         try:
             while not requests.to_end:
                 faults = run_with(config, slurm, world, lease, cluster, requests, once=options.once)
                 if not requests.to_reload or requests.to_end:
-                    notify("STOPPING=1")
-                    return 1 if options.once and faults else 0
+                    break
                 requests.to_reload = False
-                config, slurm = _reloaded(options, world, config, slurm)
+                from hadar_slurm.daemon.reloading import reloaded
+
+                config, slurm = reloaded(options, world, config, slurm)
                 if config.run_dir != signed_in:
                     remove_heartbeat(signed_in)
                     signed_in = config.run_dir
-            return 0
         finally:
             with suppress(OSError):
                 remove_heartbeat(signed_in)
+        notify("STOPPING=1")
+        if requests.to_end and modes(config).all[0].places:
+            from hadar_slurm.daemon.ending import give_back
 
-
-def _reloaded(
-    options: argparse.Namespace, world: World, config: Config, slurm: SlurmAdapter
-) -> tuple[Config, SlurmAdapter]:
-    """Return the configuration read again and its adapter; the old ones where it has an error."""
-    try:
-        fresh = configuration(options)
-        world.make_policy(fresh)
-        backend_of(fresh, slurm, world)
-        with closing(Journal(fresh.journal)) as journal:
-            try:
-                journal.open()
-            except OSError as error:
-                raise ConfigError(f"journal: {fresh.journal}: {error.strerror}") from error
-        fresh_slurm = adapter_of(fresh, world)
-    except HadarError as error:
-        log.error("the configuration stays as it was: %s", error)
-        return config, slurm
-    log.info("the configuration was read again")
-    return fresh, fresh_slurm
+            give_back(config, slurm, world.life, lease)
+        return 1 if options.once and faults else 0
 
 
 @contextmanager

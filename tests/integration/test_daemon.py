@@ -151,7 +151,7 @@ def deaf_job(site: Site, name: str) -> JobId:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_daemon_told_to_end_finishes_what_it_is_doing(site: Site, number: int) -> None:
-    """A daemon that gets SIGTERM or SIGINT in a migration completes it and ends with status 0."""
+    """At SIGTERM or SIGINT in a migration it completes it, leaves the jobs to Slurm, and ends."""
     busy = site.occupy(n1="gpu:4", n2="gpu:4", n3="gpu:4", n4="gpu:4", n6="gpu:v100:2,gpu:k80:2")
     daemon = site.start(grace_seconds=3)
     jobs = [deaf_job(site, name) for name in ("one", "other")]
@@ -168,10 +168,8 @@ def test_a_daemon_told_to_end_finishes_what_it_is_doing(site: Site, number: int)
     assert {a["status"] for a in last["actions"]} == {"done"}
     # They may be moved in two rounds.
     assert {a["do"] for a in last["actions"]} - {"renew"} == {"stop", "start"}
-    assert [site.tree(job) for job in jobs] == [site.planned(job) for job in jobs]
-    assert all(
-        row.gpus_per_node == (("gpu", 2),) for row in site.queue().values() if row.key in jobs
-    )
+    # A job that had not started yet has asked for GPUs as its owner did since.
+    assert [len(site.gpus(job)) for job in jobs] == [2, 2]
     assert read_heartbeat(site.run_dir) is None
 
 
