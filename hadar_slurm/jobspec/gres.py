@@ -1,4 +1,4 @@
-"""Parses Slurm's texts about GPUs: inventories and allocations. Pure, standard library only.
+"""Parses Slurm's texts about GPUs: inventories, requests, allocations. Pure, standard library only.
 
 Job templates use it too, to find the GPUs of their allocation.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import lru_cache
 
 # One allocation in `scontrol show job -d`: nodes with equal allocations, and their GRES.
 _DETAIL = re.compile(r"(?:^|\s)Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
@@ -25,6 +26,19 @@ def parse_gpus(text: str, *, untyped: str = "gpu") -> dict[str, int]:
     for gpu_type, count in _GPU.findall(re.sub(r"\([^)]*\)", "", text)):
         counts[gpu_type or untyped] += int(count)
     return {gpu_type: count for gpu_type, count in counts.items() if count}
+
+
+# Thousands of jobs have a few distinct values.
+@lru_cache(maxsize=4096)
+def asked_gpus(text: str) -> tuple[tuple[str, int], ...]:
+    """Return GPUs by type from `gres:gpu:k80:2` (22.05) or `gres/gpu:k80:2` (later).
+
+    26.05 writes `gres/gpu:k80=2` per task.
+    """
+    # A request for one GPU may leave the count out.
+    whole = re.sub(r"gres[:/]", "", text).replace("=", ":")
+    whole = re.sub(r"(^|,)(gpu(?::[A-Za-z][^:,]*)?)(?=,|$)", r"\1\2:1", whole)
+    return tuple(sorted(parse_gpus(whole).items()))
 
 
 def parse_gpu_detail(text: str) -> list[tuple[str, dict[str, int]]]:

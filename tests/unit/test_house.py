@@ -29,7 +29,7 @@ LIMITS = {
     "calls with more than 4 positional arguments": 101,
     "keys of hadar.yaml": 37,
     "modules that hadard loads": 135,
-    "lines that hadard loads": 19_868,
+    "lines that hadard loads": 19_866,
 }
 MOST_LINES_OF_SLURM = 8_113
 

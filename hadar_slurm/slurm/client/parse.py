@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import SlurmOutputError
 from hadar_slurm.jobspec.constraint import fold_out
-from hadar_slurm.jobspec.gres import parse_gpu_detail, parse_gpus, parse_shared_gpus
+from hadar_slurm.jobspec.gres import asked_gpus, parse_gpu_detail, parse_gpus, parse_shared_gpus
 from hadar_slurm.slurm.client.squeue import Fields
 from hadar_slurm.slurm.client.updates import Request
 
@@ -196,19 +195,6 @@ def types_in(request: Request) -> frozenset[str]:
     return frozenset(name for text in texts for name, _ in asked_gpus(text) if name != UNTYPED)
 
 
-# Thousands of jobs have a few distinct values.
-@lru_cache(maxsize=4096)
-def asked_gpus(text: str) -> tuple[tuple[str, int], ...]:
-    """Return GPUs by type from `gres:gpu:k80:2` (22.05) or `gres/gpu:k80:2` (later).
-
-    26.05 writes `gres/gpu:k80=2` per task.
-    """
-    # A request for one GPU may leave the count out.
-    whole = re.sub(r"gres[:/]", "", text).replace("=", ":")
-    whole = re.sub(r"(^|,)(gpu(?::[A-Za-z][^:,]*)?)(?=,|$)", r"\1\2:1", whole)
-    return tuple(sorted(parse_gpus(whole, untyped=UNTYPED).items()))
-
-
 _NODE = re.compile(r"^NodeName=(\S+) (.*)$", re.MULTILINE)
 _NODE_FIELD = re.compile(
     r" (Gres|GresUsed|State|SlurmdStartTime|ActiveFeatures|Partitions|CPUAlloc|CPUTot)=(\S+)"
@@ -243,7 +229,7 @@ def parse_nodes(text: str) -> list[NodeRow]:
         partitions, features = field.get("Partitions", ""), field.get("ActiveFeatures", "(null)")
         row = node_row(
             name,
-            parse_gpus(field["Gres"], untyped=UNTYPED),
+            parse_gpus(field["Gres"]),
             field["State"],
             partitions.split(",") if partitions else (),
             set(features.split(",")) - {"(null)"},
@@ -251,7 +237,7 @@ def parse_nodes(text: str) -> list[NodeRow]:
             num_cpus=int(field.get("CPUTot", 0)),
             used_cpus=int(field.get("CPUAlloc", 0)),
         )
-        shared = parse_shared_gpus(field.get("GresUsed", ""), untyped=UNTYPED)
+        shared = parse_shared_gpus(field.get("GresUsed", ""))
         rows.append(replace(row, shared=tuple(shared.items())))
     if text.strip() and not rows:
         raise SlurmOutputError("scontrol show node: no node found", text)

@@ -94,6 +94,8 @@ class Claim:
     since_s: float = 0.0
     # The start of the slurmctld that then ran; 0: not known.
     booted_s: float = 0.0
+    # 1 if Slurm gave no answer to our last hold, which may still come.
+    may_come: int = 0
     # The job's number of restarts once our last requeue is done.
     requeued: int = 0
     # The run that we last sent USR1, counted from 1 (0: none), and the end of its grace period.

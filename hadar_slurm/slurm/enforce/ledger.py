@@ -23,7 +23,7 @@ from pathlib import Path
 
 from hadar_slurm import untrusted_files
 from hadar_slurm.core.cluster import JobId, NodeName
-from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused
+from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.jobspec.constraint import fold_out
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client.parse import QueueRow
@@ -45,6 +45,7 @@ _MAX_BYTES = 1 << 28
 # How long another writer may take, in seconds.
 _LOCK_WAIT_S = 10.0
 _NO_CLAIM = Claim()
+_SEND_HOLDS = (Kind.HOLD, Kind.PIN, Kind.RESTORE)
 # Jobs that are changed after one reading: an owner's edit between it and the change is lost.
 AT_ONCE = 25
 
@@ -203,7 +204,13 @@ class Ledger:
 
         Raises LedgerError, with nothing sent, where they cannot be recorded.
         """
-        return send(slurm, self.intend(events, must_be_written=must_be_written))
+        faults = send(slurm, self.intend(events, must_be_written=must_be_written))
+        lost = [job for job, fault in faults.items() if isinstance(fault, SlurmUnavailable)]
+        holds = [job for job in lost if events[job].kind in _SEND_HOLDS and self[job].holds]
+        if holds:
+            with suppress(LedgerError):
+                self.note({job: replace(self[job], may_come=1) for job in holds})
+        return faults
 
     def attempt(
         self, slurm: SlurmAdapter, events: Mapping[JobId, Event], *, must_be_written: bool = True

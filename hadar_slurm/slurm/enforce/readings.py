@@ -57,26 +57,21 @@ def _pending_kind(claim: Claim, row: QueueRow) -> Kind:
 def _running_kind(claim: Claim, row: QueueRow, now_s: float) -> Kind:
     # A job that started with other nodes than it requested before our hold started after our
     # release: the hold that it now shows is its owner's.
-    is_raced = (
-        claim.state in TABLE[Kind.RACED]
-        and row.is_held_as_it_runs
-        and row.reason != "JobHeldAdmin"
-        and set(row.requested_nodes) == set(claim.replaced)
-    )
-    is_coming = claim.state is State.REQUEUING and row.restarts < claim.requeued
-    is_saving = (
-        claim.state is State.SAVING
-        and claim.signalled_run == row.restarts + 1
-        and now_s <= claim.signalled_until_s
-    )
-    if is_raced:
+    is_as_before = set(row.requested_nodes) == set(claim.replaced)
+    may_be_ours = claim.may_come if claim.state is State.RELEASED else is_as_before
+    is_held = row.is_held_as_it_runs and row.reason != "JobHeldAdmin"
+    if claim.state in TABLE[Kind.RACED] and is_held and may_be_ours:
         return Kind.RACED
+    is_coming = claim.state is State.REQUEUING and row.restarts < claim.requeued
+    is_saving = claim.state is State.SAVING and claim.signalled_run == row.restarts + 1
+    is_saving = is_saving and now_s <= claim.signalled_until_s
     return Kind.UNSETTLED if row.state != "RUNNING" or is_coming or is_saving else Kind.RUNNING
 
 
 def _is_release_lost(claim: Claim, now_s: float, booted_s: float, opened_s: float) -> bool:
     """Return whether a job that we released may be held again because slurmctld forgot that.
 
+    Or because our hold, to which Slurm gave no answer, came only after a reading without it.
     slurmctld saves its jobs every few seconds. Its successor, on the same machine or another, then
     shows a released job, which may even have run, under its former hold and perhaps pin. If that
     counted as the owner's hold, the job would stay held. An owner's hold set within that time
@@ -85,7 +80,8 @@ def _is_release_lost(claim: Claim, now_s: float, booted_s: float, opened_s: floa
     if claim.state not in TABLE[Kind.RELEASE_LOST] or not claim.since_s:
         return False
     is_new = claim.since_s >= opened_s or now_s - claim.since_s < UNSEEN_S
-    return is_new and 0.0 not in (booted_s, claim.booted_s) and booted_s != claim.booted_s
+    is_other = 0.0 not in (booted_s, claim.booted_s) and booted_s != claim.booted_s
+    return bool(claim.may_come) or (is_new and is_other)
 
 
 def is_edited(before: SlurmState, now: SlurmState, job: JobId, claim: Claim) -> bool:

@@ -188,14 +188,9 @@ def _minutes(limit_s: float) -> str:
 def _include_submitted(slurm: SlurmAdapter, ledger: Ledger) -> None:
     """Claim the jobs for which hadar-sbatch has excluded nodes, and which hadard has not yet seen.
 
-    Also those of a lost ledger.
+    Also those of a lost ledger. Raises SlurmError.
     """
-    try:
-        state = slurm.read()
-    except SlurmError as error:  # all else can still be given back
-        log.warning("nodes that hadar-sbatch has excluded may stay so: %s", error)
-        return
-    found = {}
+    state, found = slurm.read(), {}
     for job, excluded in state.excluded.items():
         row = state.queue[job]
         own_excluded = ledger.excluded_by_owner(row, excluded)

@@ -43,7 +43,7 @@ class Kind(StrEnum):
     USER_HOLD = "pending under a hold that its owner can release"
     OPERATOR_HOLD = "pending under a hold that its owner cannot or should not release"
     BAD_PIN = "held by Slurm, which cannot start it on the nodes that hadard leaves to it"
-    RELEASE_LOST = "under its former hold, as another slurmctld shows it"
+    RELEASE_LOST = "under a hold of hadard that came late, or that another slurmctld shows again"
     # ... or running ...
     RUNNING = "running"
     RACED = "running under our hold, which came as it started"
@@ -149,7 +149,7 @@ TABLE: Mapping[Kind, Mapping[State, State]] = {
         **_stay(*_NEVER, _S.RELEASED, _S.PLACED),
         **_to(_S.RELEASED, *HOLDS, _S.SAVING, _S.FOREIGN_HOLD),
     },
-    Kind.RACED: _stay(_S.HOLDING, _S.PINNING, _S.RESTORING),
+    Kind.RACED: _stay(_S.HOLDING, _S.PINNING, _S.RESTORING, _S.RELEASED),
     Kind.UNSETTLED: _stay(*State),
     Kind.EDITED: _stay(*State),
     Kind.SAVED_PLACED: _to(_S.PLACED, _S.RELEASED, _S.PLACED),
@@ -206,17 +206,14 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             # Set under the slurmctld that took our release, which is no longer in doubt.
             return replace(claim, since_s=0.0, booted_s=0.0)
         case Kind.USER_HOLD | Kind.OPERATOR_HOLD | Kind.BAD_PIN | Kind.RELEASE_LOST:
-            return _read_back(claim, row)
+            return replace(_read_back(claim, row), may_come=0)
         case Kind.SAVED_PLACED:
-            return replace(_read_back(claim, row), since_s=0.0, booted_s=0.0)
+            return replace(_read_back(claim, row), since_s=0.0, booted_s=0.0, may_come=0)
         case Kind.SAVED_FREE:
-            run, until_s, ended = claim.signalled_run, claim.signalled_until_s, claim.ended_run
-            kept = Claim(signalled_run=run, signalled_until_s=until_s, ended_run=ended)
-            kept = replace(kept, kept_part=claim.kept_part, retried_run=claim.retried_run)
             # Slurm may still show what is borrowed.
-            kept = replace(kept, own=claim.own if claim.steers else None, excluded=claim.excluded)
-            kept = replace(kept, nice=claim.nice, limit_s=claim.limit_s)
-            return replace(kept, preferred=claim.preferred, aimed=claim.aimed, sized=claim.sized)
+            kept = replace(claim, own=claim.own if claim.steers else None, pinned=(), replaced=())
+            kept = replace(kept, named=(), steered=0, requeued=0)
+            return replace(kept, since_s=0.0, booted_s=0.0, may_come=0)
         case Kind.HOLD:
             return replace(claim, replaced=row.requested_nodes)
         case Kind.PIN:
@@ -361,4 +358,4 @@ def _request_updates(event: Event) -> tuple[Update, ...]:
 def changes(claim: Claim, kind: Kind) -> bool:
     """Return whether a reading of this kind may change a claim; most change none."""
     has_values = bool(claim.replaced or claim.requeued or (claim.since_s and not claim.holds))
-    return has_values or TABLE[kind].get(claim.state) is not claim.state
+    return has_values or bool(claim.may_come) or TABLE[kind].get(claim.state) is not claim.state

@@ -20,14 +20,10 @@ from hadar_slurm.core.job import Shape
 from hadar_slurm.engine.notices import Notices
 from hadar_slurm.errors import JobSpecError, SlurmError
 from hadar_slurm.jobspec.description import Description, decode, decode_or_none
+from hadar_slurm.jobspec.gres import asked_gpus
 from hadar_slurm.jobspec.identity import Shown, workload_of_shown
 from hadar_slurm.jobspec.opting_out import is_opted_out
-from hadar_slurm.slurm.client.parse import (
-    NO_MAXIMUM,
-    QueueRow,
-    asked_gpus,
-    asked_nodes,
-)
+from hadar_slurm.slurm.client.parse import NO_MAXIMUM, QueueRow, asked_nodes
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.scontrol import parse_version

@@ -19,10 +19,11 @@ from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Start, Status, Stop
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.gres import asked_gpus
 from hadar_slurm.jobspec.opting_out import is_opted_out, with_opt_out
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
-from hadar_slurm.slurm.client.parse import QueueRow, asked_gpus
+from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.submission import Submission, read_submissions, submission
 from hadar_slurm.slurm.client.updates import Request

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fakes.fake_slurm import Asked, FakeJob, FakeSlurm, parse_gpus
-from fakes.fake_tools import FakeRunner
+from fakes.fake_tools import UNREACHABLE, FakeRunner
 
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.gang import Gang
@@ -211,6 +211,29 @@ def test_jobs_that_cannot_be_read_again_are_not_started(bench: Bench) -> None:
     before = bench.shown
     assert bench.start(*bench.others) is Status.DEFERRED
     assert bench.shown == before
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_hold_that_comes_late_is_hadards(bench: Bench, is_answered: bool) -> None:
+    """Slurm answers no command for a while, and carries one out after it has been read again."""
+    key = JobId(bench.job.key)
+    bench.job.hold, bench.job.reason = "", "Resources"
+    bench.ledger.note({key: Claim(state=State.RELEASED)})
+
+    def say_nothing(argv: Sequence[str]) -> str:
+        return UNREACHABLE if argv[:2] == ["scontrol", "uhold"] else ""
+
+    if not is_answered:
+        bench.runner.before.append(say_nothing)
+    bench.mover.hold_timed_out([key])
+    bench.fake.release(bench.job)
+    bench.ledger.see(bench.slurm, bench.slurm.queue().values())
+    assert not bench.ledger[key].holds
+    bench.ledger.note({})
+    bench.fake.hold(bench.job, "user")
+    ledger = Ledger(bench.ledger.path)
+    ledger.see(bench.slurm, bench.slurm.queue().values())
+    assert ledger[key].holds is not is_answered
 
 
 def test_a_backend_compares_with_the_reading_of_its_plan(bench: Bench, tmp_path: Path) -> None:

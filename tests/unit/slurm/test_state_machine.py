@@ -131,9 +131,10 @@ def every_row() -> Iterator[QueueRow]:
 @pytest.mark.parametrize("state", list(State))
 def test_no_reading_is_refused_and_each_is_stable(state: State) -> None:
     """A second look at the same Slurm changes nothing more, nor does a restart of hadard."""
-    times = product(every_row(), (0.0, RELEASED_S), (0.0, BOOTED_S, 5000.0), (N2, ()))
-    for row, since_s, booted_s, replaced in times:
+    times = product(every_row(), (0.0, RELEASED_S), (0.0, BOOTED_S, 5000.0), (N2, ()), (0, 1))
+    for row, since_s, booted_s, replaced, may_come in times:
         claim = replace(a_claim(state), since_s=since_s, replaced=replaced, requeued=1)
+        claim = replace(claim, may_come=may_come)
         once = seen(claim, row, booted_s=booted_s)
         again = seen(once, row, booted_s=booted_s)
         # A job that is freed is released first, and settled by a later reading.
@@ -321,6 +322,34 @@ def test_a_hold_raced_if_the_job_runs_as_it_was_before() -> None:
         after, sent = transition(claim, Event(kind=kind, row=shown))
         assert (sent == (updates.Release(row.key),)) is is_raced
         assert (after == claim) is is_raced
+
+
+def unanswered(row: QueueRow) -> Claim:
+    """Return the claim on a job after a hold without an answer, and a reading of it as in `row`."""
+    claim, _ = transition(Claim(), Event(kind=Kind.HOLD, row=row, now_s=RELEASED_S))
+    return seen(replace(claim, may_come=1), row)
+
+
+def test_a_hold_without_an_answer_may_come_late() -> None:
+    """Within a minute of a reading without it, and once; it is taken back of a job that runs."""
+    claim, running = unanswered(a_queue_row()), a_queue_row(**HELD, state="RUNNING")
+    assert not claim.holds
+    ours = seen(claim, a_queue_row(**HELD))
+    assert (ours.state, ours.may_come) == (State.HELD, 0)
+    released, _ = transition(ours, Event(kind=Kind.RELEASE, row=a_queue_row(**HELD)))
+    released = seen(released, a_queue_row())
+    assert seen(released, a_queue_row(**HELD)).state is State.FOREIGN_HOLD
+    assert seen(claim, a_queue_row(), now_s=RELEASED_S + 100) == Claim()
+    kind = read_kind(claim, running, now_s=RELEASED_S + 1, booted_s=BOOTED_S, opened_s=0.0)
+    assert kind is Kind.RACED
+    assert seen(released, running) == released
+
+
+def test_an_operators_hold_is_never_taken_for_one_that_came_late() -> None:
+    """Nor is what is its owner's after it."""
+    foreign = seen(unanswered(a_queue_row()), a_queue_row(priority=0, reason="JobHeldAdmin"))
+    assert foreign.state is State.FOREIGN_HOLD
+    assert seen(foreign, a_queue_row(**HELD)).state is State.FOREIGN_HOLD
 
 
 def test_a_job_that_kept_its_former_pin_is_known_by_it() -> None:
