@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -99,6 +99,10 @@ class JobSpec:
     def throughput_on(self, gpu_type: str) -> float:
         """Return the steps/s of a gang within one node of a type; 0 where it does not run."""
         return self.throughputs.on(gpu_type, self.gpus_on(gpu_type))
+
+    def fastest_of(self, gpu_types: Iterable[str]) -> str:
+        """Return the type with the highest throughput; empty where there is none."""
+        return max(gpu_types, key=self.throughput_on, default="")
 
     def has_size_of(self, gang: Gang) -> bool:
         """Return whether a gang has the job's number of GPUs on each of its types."""

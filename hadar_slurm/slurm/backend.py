@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from hadar_slurm.core.claims import Credit, Judged
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.learned_sizes import EndedJobs
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput import ThroughputTable
@@ -19,7 +18,6 @@ from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status, St
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.engine.pins import Pins
 from hadar_slurm.errors import LedgerError, SlurmError
-from hadar_slurm.job_files import Assignment
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.slurm.client import scontrol, updates
 from hadar_slurm.slurm.client.parse import QueueRow
@@ -31,12 +29,9 @@ from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.enforce.steering import Foresight, Steerer
 from hadar_slurm.slurm.enforce.stoppable import bound_s
-from hadar_slurm.slurm.jobs.array_jobs import Fork
-from hadar_slurm.slurm.jobs.copy_facts import copy_facts
 from hadar_slurm.slurm.jobs.observation import Observation
 from hadar_slurm.slurm.jobs.observer import Observer
 from hadar_slurm.slurm.settings import BackendSettings
-from hadar_slurm.state.assignments import Assignments
 from hadar_slurm.state.failures import write_failures
 from hadar_slurm.state.throughput_store import Profile
 from hadar_slurm.state.wakeup import WakeFile
@@ -82,7 +77,6 @@ class SlurmBackend:
     _pins: Pins = field(init=False)
     _observer: Observer = field(init=False)
     _wake: WakeFile = field(init=False)
-    _assignments: Assignments | None = field(init=False)
     _corrections: Corrections = field(init=False)
     # As last read, and what was made of it.
     _state: SlurmState = field(default_factory=lambda: SlurmState({}, (), {}))
@@ -95,8 +89,6 @@ class SlurmBackend:
     def __post_init__(self) -> None:
         self._pins = Pins(self.settings.pin_timeout_s)
         self._wake = WakeFile(self.settings.wake_file)
-        place = self.settings.assignments
-        self._assignments = Assignments(place) if place else None
         self._corrections = Corrections(self.slurm, self.ledger, lambda: self.now_s())
         self._observation = Observation(mode=self.mode)
         self._observer = Observer(
@@ -158,8 +150,9 @@ class SlurmBackend:
         self._corrections.restore(seen, state)
         self._corrections.take_back_raced_holds(state)
         outcomes = self._outcomes([seen.forks.on_task(action) for action in actions], seen)
-        if self.mode.places:
-            self._assign_quotas(actions, outcomes, seen.forks.by_parent)
+        if self.mode.places and (forked := self._observer.forked):
+            slot_s, now_s = self.settings.slot_s, self.now_s()
+            forked.assign(actions, outcomes, slot_s=slot_s, now_s=now_s)
         return [replace(o, action=a) for a, o in zip(actions, outcomes, strict=True)]
 
     def _outcomes(self, actions: Sequence[Action], seen: Observation) -> Sequence[Outcome]:
@@ -172,13 +165,14 @@ class SlurmBackend:
             features = features_by_type(self._state.nodes)
             return advise(self.slurm, self.ledger, self._state.queue, actions, features)
         not_ready, by_type = seen.not_ready, seen.by_type
-        early = [a for a in actions if isinstance(a, Stop) and a.job_id in not_ready]
         starts = [action for action in actions if isinstance(action, Start)]
         mover = self._mover(seen)
         # Other jobs have their GPUs now.
         mover.hold_timed_out(seen.stuck - {start.job_id for start in starts})
         outcomes: dict[Action, Outcome] = {
-            a: Outcome(a, Status.DEFERRED, not_ready[a.job_id]) for a in early
+            a: Outcome(a, Status.DEFERRED, not_ready[a.job_id])
+            for a in actions
+            if isinstance(a, Stop) and a.job_id in not_ready
         }
         # A successor is first in line before its GPUs are freed.
         outcomes |= self._steer([a for a in actions if a not in outcomes], seen)
@@ -279,11 +273,12 @@ class SlurmBackend:
     @property
     def assignments_fault(self) -> str:
         """Return why the last write of quotas failed; empty after a success."""
-        return self._assignments.fault if self._assignments else ""
+        assignments = self._observer.forked and self._observer.forked.assignments
+        return assignments.fault if assignments else ""
 
     def take_averages(self) -> int:
         """Return the number of parameter averages of forked jobs since the last call."""
-        return self._observer.averages.take()
+        return self._observer.forked.averages.take() if self._observer.forked else 0
 
     def take_judged(self) -> tuple[list[Judged], Mapping[str, Credit]]:
         """Return the jobs whose claims were judged since the last call; who is believed less."""
@@ -292,7 +287,7 @@ class SlurmBackend:
 
     def copy_facts(self) -> dict[str, object]:
         """Return the journal's facts about the copies of forked jobs, by job."""
-        return copy_facts(self._observation.forks, self._observer.averages)
+        return self._observer.forked.facts() if self._observer.forked else {}
 
     def command_text(self, action: Action) -> str:
         """Return the main commands of an action, separated by semicolons.
@@ -301,12 +296,11 @@ class SlurmBackend:
         as that of a running job.
         """
         action = self._observation.forks.on_task(action)
-        job = action.job_id
-        changes: list[updates.Update] = []
+        job, changes = action.job_id, list[updates.Update]()
         if isinstance(action, Stop):
             row = self._state.queue.get(job)
-            needs_signal = row is None or not bound_s(row)
-            changes = [*([updates.SignalCheckpoint(job)] if needs_signal else ())]
+            if row is None or not bound_s(row):
+                changes.append(updates.SignalCheckpoint(job))
             changes.append(updates.Requeue(job))
         elif isinstance(action, Start):
             names_type = self._names_type(action)
@@ -315,37 +309,17 @@ class SlurmBackend:
             changes = [updates.ClearRequest(job), ask, updates.Release(job)]
         return "; ".join(" ".join(scontrol.command(change)) for change in changes)
 
-    def _assign_quotas(
-        self, actions: Sequence[Action], outcomes: Sequence[Outcome], forks: Mapping[JobId, Fork]
-    ) -> None:
-        if self._assignments is None:
-            return
-        gangs: dict[JobId, dict[int, Gang]] = {}
-        for action, outcome in zip(actions, outcomes, strict=True):
-            # A copy that could not be stopped goes on.
-            is_there = isinstance(action, Stop) != (outcome.status is Status.DONE)
-            if is_there and action.job_id in forks:
-                gangs.setdefault(action.job_id, {})[action.copy] = action.gang
-        slot_s = self.settings.slot_s
-        for parent, held in gangs.items():
-            quotas = forks[parent].quotas(held, slot_s)
-            assignment = Assignment(int(self.now_s() * 1000), quotas, slot_s)
-            self._assignments.put(parent, forks[parent].owner_uid, assignment)
-        self._assignments.keep([parent for parent, fork in forks.items() if fork.is_alive])
-
     def _see(self, queue: Mapping[JobId, QueueRow]) -> None:
         """Record which holds of hadard are gone, so that a later hold counts as the owner's."""
         self.ledger.see(self.slurm, queue.values())
         if self.ledger.was_read:
             self._records(partial(self.ledger.note, {}))
 
-    def _records(self, write: Callable[[], None]) -> bool:
+    def _records(self, write: Callable[[], None]) -> None:
         try:
             write()
         except LedgerError as error:
             log.warning("%s", error)
-            return False
-        return True
 
     def _publish_failures(self) -> None:
         """Write the failures for hadar-sbatch where they have changed."""

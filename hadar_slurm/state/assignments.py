@@ -12,9 +12,7 @@ from pathlib import Path
 from hadar_slurm import untrusted_files
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.job_files import Assignment, assignment_path, assignment_text
-
-# Owned by hadard; the copies' users may enter directories whose name they know.
-DIRECTORY_MODE = 0o711
+from hadar_slurm.state.spool import ASSIGNMENTS_MODE
 
 _NAME = assignment_path(Path(), "").name
 _READ, _WRITE = 4, 2
@@ -70,9 +68,9 @@ class Assignments:
     def _of_job(self, parent: JobId) -> Iterator[int]:
         if not self.directory.is_dir():
             self.directory.parent.mkdir(parents=True, exist_ok=True)
-        untrusted_files.make_directory(self.directory, DIRECTORY_MODE)
+        untrusted_files.make_directory(self.directory, ASSIGNMENTS_MODE)
         with untrusted_files.directory(self.directory, owner_uid=os.geteuid()) as place:
-            untrusted_files.make_directory(parent, DIRECTORY_MODE, dir_fd=place)
+            untrusted_files.make_directory(parent, ASSIGNMENTS_MODE, dir_fd=place)
             with untrusted_files.directory(parent, owner_uid=os.geteuid(), dir_fd=place) as folder:
                 yield folder
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from hadar_slurm import untrusted_files
-from hadar_slurm.state.assignments import DIRECTORY_MODE
 
 _REPORTS_MODE, _HIDING_MODE = 0o1777, 0o1733
+# Of `assignments`, owned by hadard: users may enter directories whose name they know.
+ASSIGNMENTS_MODE = 0o711
 _OPEN_TO_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -26,7 +28,14 @@ def make_spool(
     """Make the missing directories; return the fault of each, or an empty text."""
     # Jobs run without reports and without assignments, so hadard goes on after a fault.
     mode = _HIDING_MODE if hides_jobs else _REPORTS_MODE
-    return _fault(spool, None), _fault(reports, mode), _fault(assignments, DIRECTORY_MODE)
+    return _fault(spool, None), _fault(reports, mode), _fault(assignments, ASSIGNMENTS_MODE)
+
+
+def has_assignments(directory: Path) -> bool:
+    """Return whether hadard's directory of assignments has any."""
+    with suppress(OSError), untrusted_files.directory(directory, owner_uid=os.geteuid()) as place:
+        return bool(os.listdir(place))
+    return False
 
 
 def _fault(path: Path, mode: int | None) -> str:

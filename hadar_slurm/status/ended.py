@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.journal import Line
-from hadar_slurm.slurm.jobs.array_jobs import final_phase
+from hadar_slurm.slurm.jobs.seen import final_phase
 from hadar_slurm.status.job_record import JobRecord
 
 

@@ -10,12 +10,15 @@ from pathlib import Path
 
 from hadar_slurm.config import Config
 from hadar_slurm.core.cluster import natural_key
-from hadar_slurm.errors import SlurmError, UsageError
+from hadar_slurm.errors import JobSpecError, SlurmError, UsageError
 from hadar_slurm.jobspec.description import decode_or_none
+from hadar_slurm.jobspec.opting_out import is_opted_out
 from hadar_slurm.journal import Line
-from hadar_slurm.slurm.client.parse import HOLDING_STATES
+from hadar_slurm.slurm.client.parse import HOLDING_STATES, QueueRow, asked_nodes
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.jobs.enrolment import why_left
+from hadar_slurm.slurm.client.scontrol import parse_version
+from hadar_slurm.slurm.client.submission import Submission, read_submissions
+from hadar_slurm.slurm.jobs.enrolment import Lists, describe, is_listed, may_enrol
 from hadar_slurm.status.ended import JobEnd, ended_by_journal, ended_by_slurm
 from hadar_slurm.status.explain import NAMED
 from hadar_slurm.status.job_record import JobRecord, record_of
@@ -53,7 +56,7 @@ class SlurmRecord:
         try:
             record = record_of(runner, job)
             row = record.row if record is not None and record.is_live else None
-            why = why_left(runner, row, config.enrol_lists) if row is not None else None
+            why = _why_left(runner, row, config.enrol_lists) if row is not None else None
             return cls(record, why_left=why)
         except SlurmError as error:
             return cls(fault=str(error))
@@ -186,3 +189,27 @@ def _search_older(
     if name in line.get("jobs", {}) and saw_nothing and not slurm.knows_no_such_job:
         return name, line, None
     return (job, None, None) if is_live else (name, line, ended_by_journal(name, line))
+
+
+def _why_left(runner: Runner, row: QueueRow, lists: Lists) -> str | None:
+    """Return why hadard leaves a listed job to Slurm, "" if it need not; None if it is not listed.
+
+    Asks Slurm what the job asked for; raises SlurmError.
+    """
+    if not is_listed(row, lists):
+        return None
+    if is_opted_out(row.comment):
+        return "its owner has opted out (no-hadar)"
+    if not may_enrol(row, lists):
+        return "no GPUs are requested" if decode_or_none(row.comment) is None else None
+    version = parse_version(runner.run(["scontrol", "--version"]))
+    asked = read_submissions(runner, version, row.key).get(row.key)
+    detail = runner.run(["scontrol", "-a", "show", "job", "-d", "-o", row.key])
+    num_nodes = row.request.num_nodes
+    if row.state == "PENDING":
+        num_nodes = asked_nodes(detail, num_nodes)
+    try:
+        describe(row, asked or Submission(), num_nodes)
+    except JobSpecError as error:
+        return str(error)
+    return ""

@@ -28,8 +28,8 @@ LIMITS = {
     "files of more than 400 lines": 5,
     "calls with more than 4 positional arguments": 101,
     "keys of hadar.yaml": 37,
-    "modules that hadard loads": 135,
-    "lines that hadard loads": 19_866,
+    "modules that hadard loads": 128,
+    "lines that hadard loads": 18_885,
 }
 MOST_LINES_OF_SLURM = 8_113
 

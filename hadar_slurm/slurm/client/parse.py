@@ -361,18 +361,6 @@ def is_set_apart_by_detail(detail: str) -> bool:
     return " CronJob=Yes" in detail or len(_values("ExcNodeList", detail)) > 1
 
 
-_EXCLUSIVE = re.compile(r" Exclusive=(?!NO )[A-Z]")
-
-
-def exclusive_jobs(text: str, known: Container[str]) -> frozenset[str]:
-    """Return the numbers of the jobs with whole nodes, from the text of `split_job_details`.
-
-    A job whose texts imitate that is one of them.
-    """
-    details = split_job_details(text, known)
-    return frozenset(number for number, line in details.items() if _EXCLUSIVE.search(line))
-
-
 def excluded_nodes(detail: str) -> tuple[NodeName, ...]:
     """Return the nodes that a job excludes, by its detail line; none where that is in doubt."""
     found = _only("ExcNodeList", detail)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import SlurmOutputError
-from hadar_slurm.slurm.client.parse import NOTHING, exclusive_jobs
+from hadar_slurm.slurm.client.parse import NOTHING, split_job_details
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.squeue import Fields, squeue
 from hadar_slurm.slurm.client.state import SHOW_JOBS
@@ -99,3 +99,15 @@ def _number(text: str) -> int:
     """Return a number of tasks; 0 for none."""
     number = 0 if text in NOTHING else int(text)
     return number if number < _NO_NUMBER else 0
+
+
+_EXCLUSIVE = re.compile(r" Exclusive=(?!NO )[A-Z]")
+
+
+def exclusive_jobs(text: str, known: Container[str]) -> frozenset[str]:
+    """Return the numbers of the jobs with whole nodes, from the text of `split_job_details`.
+
+    A job whose texts imitate that is one of them.
+    """
+    details = split_job_details(text, known)
+    return frozenset(number for number, line in details.items() if _EXCLUSIVE.search(line))

@@ -9,7 +9,7 @@ of its own: all is in Slurm's queue and in the copies' reports.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,11 +18,10 @@ from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress
 from hadar_slurm.core.snapshot import Ended
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
-from hadar_slurm.engine.actions import Action
 from hadar_slurm.job_files import shares
 from hadar_slurm.jobspec.description import MAX_RESTART_S, MAX_THROUGHPUT, MIN_THROUGHPUT
-from hadar_slurm.slurm.client.parse import FAILED_STATES, HOLDING_STATES
-from hadar_slurm.slurm.jobs.seen import SeenJob
+from hadar_slurm.slurm.client.parse import HOLDING_STATES
+from hadar_slurm.slurm.jobs.seen import SeenJob, final_phase
 from hadar_slurm.state.heartbeat import SKEW_S
 
 # A measured throughput within this fraction of the expected one changes nothing.
@@ -159,16 +158,13 @@ class Fork:
     @property
     def averages(self) -> int:
         """Return the number of parameter averages, the largest that a copy reports."""
-        return max(
-            (task.seen.report.averages for task in self.tasks if task.seen.report), default=0
-        )
+        return max([0, *(task.seen.report.averages for task in self.tasks if task.seen.report)])
 
     @property
     def is_synchronous(self) -> bool:
         """Whether copies share every step, as one that runs reports."""
-        return any(
-            task.seen.report.synchronous for task in self.copies if task.seen.report and task.gang
-        )
+        reports = (task.seen.report for task in self.copies if task.gang)
+        return any(report.synchronous for report in reports if report)
 
     @property
     def ended(self) -> Ended | None:
@@ -262,7 +258,7 @@ class Fork:
         own = sum(r.own_steps for r in reports if r.steps_done - r.own_steps == shared)
         steps = float(min(max(0, shared) + own, spec.total_steps))
         held = Counter(min(gang.gpus_by_type) for gang in allocation.gangs)
-        gpu_types = held or Counter({GpuType(fastest(spec, spec.throughputs.gpu_types)): 1})
+        gpu_types = held or Counter({GpuType(spec.fastest_of(spec.throughputs.gpu_types)): 1})
         throughput = sum(spec.throughput_on(k) * count for k, count in gpu_types.items())
         taken_s = steps / throughput if throughput > 0 else 0.0
         counts = sorted(gpu_types.items()) if taken_s else ()
@@ -285,53 +281,5 @@ class Fork:
         return shares(max(len(speeds), budget), speeds)
 
 
-@dataclass(frozen=True)
-class Forks:
-    """The forked jobs of one observation."""
-
-    by_parent: Mapping[JobId, Fork]
-
-    @property
-    def jobs(self) -> list[Job]:
-        """Return the jobs as policies see them."""
-        return [fork.job for fork in self.by_parent.values() if fork.job is not None]
-
-    @property
-    def task_jobs(self) -> list[Job]:
-        """Return the copies of those jobs as jobs by themselves."""
-        copies = [task for fork in self.by_parent.values() for task in fork.copies]
-        return [task.job for task in copies if task.job is not None]
-
-    @property
-    def not_needed(self) -> list[Task]:
-        """Return the tasks of trainings that are over: each only needs to start and end."""
-        done = [fork for fork in self.by_parent.values() if fork.is_done]
-        return [task for fork in done for task in fork.tasks]
-
-    @property
-    def ended(self) -> list[Ended]:
-        """Return the jobs without a live task."""
-        return [fork.ended for fork in self.by_parent.values() if fork.ended is not None]
-
-    def on_task(self, action: Action) -> Action:
-        """Return an action on a copy as one on its task, and any other action unchanged."""
-        fork = self.by_parent.get(action.job_id)
-        if fork is None:
-            return action
-        return replace(action, job_id=fork.copies[action.copy].seen.row.key, copy=0)
-
-
 def _agree(measured: float, expected: float) -> bool:
     return abs(measured - expected) <= _NEAR * expected
-
-
-def fastest(spec: JobSpec, gpu_types: Iterable[str]) -> str:
-    """Return the type with the highest throughput for a job; empty where there is none."""
-    return max(gpu_types, key=spec.throughput_on, default="")
-
-
-def final_phase(state: str) -> Phase:
-    """Return how a job with this squeue state has ended."""
-    if state == "COMPLETED":
-        return Phase.DONE
-    return Phase.FAILED if state in FAILED_STATES else Phase.CANCELLED

@@ -19,7 +19,6 @@ from hadar_slurm.core.claims import Judged, believed_steps
 from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.learned_sizes import EndedJob, EndedJobs, learned_steps
-from hadar_slurm.core.type_failures import Work
 from hadar_slurm.jobspec.estimator import Estimator, work_of
 from hadar_slurm.slurm.jobs.seen import SeenJob
 
@@ -169,10 +168,8 @@ class LearnedSizes:
             best=best,
             limit_steps=float(spec.total_steps),
         )
-        return replace(spec, total_steps=total), self._remark(work)
-
-    def _remark(self, work: Work) -> str:
-        return f"its size is learned, from {self.ended.origin(work)}"
+        remark = f"its size is learned, from {self.ended.origin(work)}"
+        return replace(spec, total_steps=total), remark
 
     def keep(self, jobs: Collection[JobId]) -> None:
         """Forget all jobs but these, which Slurm shows."""

@@ -19,14 +19,12 @@ from hadar_slurm.core.gpu_types import Needs
 from hadar_slurm.core.job import Shape
 from hadar_slurm.engine.notices import Notices
 from hadar_slurm.errors import JobSpecError, SlurmError
-from hadar_slurm.jobspec.description import Description, decode, decode_or_none
+from hadar_slurm.jobspec.description import Description, decode
 from hadar_slurm.jobspec.gres import asked_gpus
 from hadar_slurm.jobspec.identity import Shown, workload_of_shown
 from hadar_slurm.jobspec.opting_out import is_opted_out
-from hadar_slurm.slurm.client.parse import NO_MAXIMUM, QueueRow, asked_nodes
+from hadar_slurm.slurm.client.parse import NO_MAXIMUM, QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
-from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.client.scontrol import parse_version
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
 
@@ -79,11 +77,9 @@ def describe(row: QueueRow, asked: Submission, num_nodes: str) -> Description:
     nodes = _fixed_nodes(num_nodes, asked, is_pending=row.state == "PENDING")
     request = row.request
     number = {key: sum(count for _, count in asked_gpus(text)) for key, text in _texts(request)}
-    shape: Shape | None
-    if per_node := number["per_node"]:
-        shape = Shape(nodes, per_node)
-        gpus = shape.num_gpus
-    else:
+    gpus = nodes * number["per_node"]
+    shape: Shape | None = Shape(nodes, number["per_node"])
+    if not gpus:
         gpus = number["per_job"] or number["per_task"] * asked.num_tasks
         if gpus % nodes:
             raise JobSpecError(f"{gpus} GPUs do not divide evenly over {nodes} nodes")
@@ -242,29 +238,3 @@ class Enrolment:
             if row.is_live:
                 self.notices.say(row.key, f"is enrolled, but left to Slurm: {error}")
             return None
-
-
-def why_left(runner: Runner, row: QueueRow, lists: Lists) -> str | None:
-    """Return why hadard leaves a listed job to Slurm, "" if it need not; None if it is not listed.
-
-    Asks Slurm what the job asked for; raises SlurmError.
-    """
-    if not is_listed(row, lists):
-        return None
-    if is_opted_out(row.comment):
-        return "its owner has opted out (no-hadar)"
-    if not may_enrol(row, lists):
-        return "no GPUs are requested" if decode_or_none(row.comment) is None else None
-    version = parse_version(runner.run(["scontrol", "--version"]))
-    from hadar_slurm.slurm.client.submission import Submission, read_submissions
-
-    asked = read_submissions(runner, version, row.key).get(row.key)
-    detail = runner.run(["scontrol", "-a", "show", "job", "-d", "-o", row.key])
-    num_nodes = row.request.num_nodes
-    if row.state == "PENDING":
-        num_nodes = asked_nodes(detail, num_nodes)
-    try:
-        describe(row, asked or Submission(), num_nodes)
-    except JobSpecError as error:
-        return str(error)
-    return ""

@@ -3,17 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from hadar_slurm.core.cluster import Cluster, JobId
 from hadar_slurm.core.job import Job, Phase
-from hadar_slurm.core.snapshot import Snapshot
+from hadar_slurm.core.snapshot import Ended, Snapshot
+from hadar_slurm.engine.actions import Action
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.updates import Notify
 from hadar_slurm.slurm.enforce.modes import Mode
-from hadar_slurm.slurm.jobs.array_jobs import Forks
 from hadar_slurm.slurm.jobs.seen import Course, Treated
+
+if TYPE_CHECKING:
+    from hadar_slurm.slurm.jobs.array_jobs import Fork, Task
+
+
+@dataclass(frozen=True)
+class Forks:
+    """The forked jobs of one observation."""
+
+    by_parent: Mapping[JobId, Fork]
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Return the jobs as policies see them."""
+        return [fork.job for fork in self.by_parent.values() if fork.job is not None]
+
+    @property
+    def task_jobs(self) -> list[Job]:
+        """Return the copies of those jobs as jobs by themselves."""
+        copies = [task for fork in self.by_parent.values() for task in fork.copies]
+        return [task.job for task in copies if task.job is not None]
+
+    @property
+    def not_needed(self) -> list[Task]:
+        """Return the tasks of trainings that are over: each only needs to start and end."""
+        done = [fork for fork in self.by_parent.values() if fork.is_done]
+        return [task for fork in done for task in fork.tasks]
+
+    @property
+    def ended(self) -> list[Ended]:
+        """Return the jobs without a live task."""
+        return [fork.ended for fork in self.by_parent.values() if fork.ended is not None]
+
+    def on_task(self, action: Action) -> Action:
+        """Return an action on a copy as one on its task, and any other action unchanged."""
+        fork = self.by_parent.get(action.job_id)
+        if fork is None:
+            return action
+        return replace(action, job_id=fork.copies[action.copy].seen.row.key, copy=0)
 
 
 @dataclass(frozen=True)

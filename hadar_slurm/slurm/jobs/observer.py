@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.learned_sizes import EndedJobs
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
-from hadar_slurm.engine.averages import Averages
 from hadar_slurm.engine.notices import Notices
 from hadar_slurm.engine.pins import Pins
 from hadar_slurm.errors import JobSpecError
@@ -30,18 +30,21 @@ from hadar_slurm.slurm.enforce.disposition import (
 )
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode
-from hadar_slurm.slurm.jobs.array_jobs import Fork, Forks, Task, final_phase
 from hadar_slurm.slurm.jobs.choices import Choice, Choices
 from hadar_slurm.slurm.jobs.ended_jobs import ClaimChecks, LearnedSizes
-from hadar_slurm.slurm.jobs.enrolment import Enrolment
 from hadar_slurm.slurm.jobs.holdings import occupied, unlisted
-from hadar_slurm.slurm.jobs.observation import Observation
+from hadar_slurm.slurm.jobs.observation import Forks, Observation
 from hadar_slurm.slurm.jobs.policy_view import Phases, PolicyView
 from hadar_slurm.slurm.jobs.reports import Reports
 from hadar_slurm.slurm.jobs.run_outcomes import RunOutcomes, may_retry
-from hadar_slurm.slurm.jobs.seen import NOT_DESCRIBED, Course, SeenJob, Treated
+from hadar_slurm.slurm.jobs.seen import NOT_DESCRIBED, Course, SeenJob, Treated, final_phase
 from hadar_slurm.slurm.jobs.throttles import Throttles, is_denied, learn, marked
 from hadar_slurm.slurm.settings import BackendSettings
+from hadar_slurm.state.spool import has_assignments
+
+if TYPE_CHECKING:
+    from hadar_slurm.slurm.jobs.enrolment import Enrolment
+    from hadar_slurm.slurm.jobs.forked_jobs import ForkedJobs
 
 # One job beyond a learned limit is tried after this number of pin timeouts.
 _RETRY_TIMEOUTS = 5
@@ -66,19 +69,20 @@ class Observer:
     is_off: Callable[[], bool]
     now_s: Callable[[], float]
     ended: EndedJobs = field(default_factory=EndedJobs)
-    averages: Averages = field(default_factory=Averages)
     notices: Notices = field(default_factory=Notices)
     # Jobs that USR1 from hadard has ended and that Slurm refused to requeue.
     lost: set[JobId] = field(default_factory=set)
+    # None: there was no job in copies.
+    forked: ForkedJobs | None = None
     checks: ClaimChecks = field(init=False)
     reports: Reports = field(init=False)
     throttles: Throttles = field(init=False)
     _outcomes: RunOutcomes = field(init=False)
     _sizes: LearnedSizes = field(init=False)
-    _enrolment: Enrolment = field(init=False)
+    _enrolment: Enrolment | None = None
     _shares: FairShares = field(init=False)
     # As at the last observation.
-    _forks: Mapping[JobId, Fork] = field(default_factory=dict)
+    _observed_s: float | None = None
     _state: SlurmState = field(default_factory=lambda: SlurmState({}, (), {}))
 
     def __post_init__(self) -> None:
@@ -89,15 +93,19 @@ class Observer:
         self._outcomes = RunOutcomes(self.estimator.records)
         self._sizes = LearnedSizes(self.estimator, self.ended, own.learns_sizes)
         self._shares = FairShares(self.slurm)
-        self._enrolment = Enrolment(
-            self.slurm, own.enrol, own.modes, own.enrolled_of_account, notices=self.notices
-        )
+        if own.enrol:
+            from hadar_slurm.slurm.jobs.enrolment import Enrolment
+
+            self._enrolment = Enrolment(
+                self.slurm, own.enrol, own.modes, own.enrolled_of_account, notices=self.notices
+            )
 
     def observe(self, state: SlurmState) -> Observation:
         """Return what there is to plan, and to correct."""
         self._state, now_s, queue = state, self.now_s(), state.queue
         self.notices.keep(queue)
-        self._enrolment.read(queue.values())
+        if self._enrolment:
+            self._enrolment.read(queue.values())
         self.reports.begin()
         seen = list(filter(None, (self._seen(row, now_s) for row in queue.values())))
         self._learn(seen, now_s)
@@ -108,7 +116,7 @@ class Observer:
         treated = [self._treated(each, view) for each in seen]
         if self.mode.places:
             treated = marked(self.throttles, treated, now_s)
-        forks = self._forked(treated, now_s)
+        forks = self._forks(treated, now_s)
         jobs = {each.seen.key: each for each in treated}
         for task in forks.not_needed:
             if task.seen.claim.has_changed(task.seen.row):
@@ -138,7 +146,8 @@ class Observer:
 
     def _mark(self, row: QueueRow, now_s: float) -> str:
         description, is_enrolled = self._description(row)
-        if description is None and row.state == "PENDING" and not self._enrolment.is_new(row):
+        may_come = self._enrolment is not None and self._enrolment.is_new(row)
+        if description is None and row.state == "PENDING" and not may_come:
             return ""
         seen = SeenJob(
             row=row,
@@ -174,7 +183,7 @@ class Observer:
     def _description(self, row: QueueRow) -> tuple[Description | None, bool]:
         """Return the description by hadar-sbatch, or else that of an enrolled job, and which."""
         try:
-            if (description := decode(row.comment)) is not None or not self.settings.enrol:
+            if (description := decode(row.comment)) is not None or self._enrolment is None:
                 return description, False
         except JobSpecError as error:
             self.notices.say(row.key, f"is left to Slurm: {error}", logging.WARNING)
@@ -300,16 +309,18 @@ class Observer:
                 return Treated(seen, Course.RETRIED, failed_on=failed_on)
         return Treated(seen, Course.ENDED)
 
-    def _forked(self, jobs: Iterable[Treated], now_s: float) -> Forks:
-        """Return the forked jobs; how copies forgotten by Slurm have ended is kept."""
-        copies: dict[JobId, list[Task]] = {}
-        for each in jobs:
-            if (parent := each.seen.parent) is not None and each.course is not Course.REQUEUED:
-                copies.setdefault(parent, []).append(Task(each.seen, each.job))
-        self._forks = {k: Fork.of(k, tasks, self._forks.get(k)) for k, tasks in copies.items()}
-        averages = {parent: fork.averages for parent, fork in self._forks.items()}
-        self.averages.observe(averages, now_s)
-        return Forks(self._forks)
+    def _forks(self, jobs: Iterable[Treated], now_s: float) -> Forks:
+        """Return the forked jobs; what they need is loaded with the first of them."""
+        copies = [each for each in jobs if each.seen.parent is not None]
+        if self.forked is None:
+            place = self.settings.assignments
+            # Those of a former hadard are to be removed.
+            if copies or (place and self.mode.places and has_assignments(place)):
+                from hadar_slurm.slurm.jobs import forked_jobs
+
+                self.forked = forked_jobs.of(place, self._observed_s)
+            self._observed_s = now_s
+        return self.forked.observe(copies, now_s) if self.forked else Forks({})
 
     def _snapshot(
         self, jobs: Iterable[Treated], alone: Sequence[Job], forks: Forks, now_s: float

@@ -15,7 +15,6 @@ from hadar_slurm.job_files import ProgressReport, ReportError, SquattedError, re
 from hadar_slurm.jobspec.description import MAX_THROUGHPUT, MIN_THROUGHPUT
 from hadar_slurm.jobspec.estimator import Estimator, workload_of
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.jobs.array_jobs import fastest
 from hadar_slurm.slurm.jobs.seen import SeenJob
 
 
@@ -84,7 +83,7 @@ class Reports:
         steps = min(steps, float(spec.total_steps))
         # The GPU-seconds are an estimate: Slurm forgets how long a requeued job ran before. All
         # steps count as trained on the type that the job holds now, or else on its fastest.
-        gpu_type = fastest(spec, gang.gpus_by_type if gang else spec.throughputs.gpu_types)
+        gpu_type = spec.fastest_of(gang.gpus_by_type if gang else spec.throughputs.gpu_types)
         throughput = spec.throughput_on(gpu_type)
         if not steps or throughput <= 0:
             return Progress(steps, row.restarts, ())

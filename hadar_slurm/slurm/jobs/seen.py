@@ -8,16 +8,23 @@ from enum import StrEnum
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
-from hadar_slurm.core.job import Job
+from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.job_files import ProgressReport
 from hadar_slurm.jobspec.description import Description
-from hadar_slurm.slurm.client.parse import QueueRow
+from hadar_slurm.slurm.client.parse import FAILED_STATES, QueueRow
 from hadar_slurm.slurm.enforce.claim import Claim
 from hadar_slurm.slurm.enforce.stoppable import is_ended_by_us, message, runs_again
 from hadar_slurm.slurm.enforce.stoppable import takes_messages_after as takes_after
 
 # That of a job without a valid one, which hadard may still have to give back.
 NOT_DESCRIBED = Description(steps=1, workload="none", leaves=True)
+
+
+def final_phase(state: str) -> Phase:
+    """Return how a job with this squeue state has ended."""
+    if state == "COMPLETED":
+        return Phase.DONE
+    return Phase.FAILED if state in FAILED_STATES else Phase.CANCELLED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -222,7 +222,7 @@ class Throttles:
 
     def _of(self, row: QueueRow) -> list[tuple[Scope, Cap]]:
         """Return the caps that apply to a job."""
-        scopes = [scope_of(row, kind) for kind in sorted({scope.kind for scope in self._caps})]
+        scopes = (scope_of(row, kind) for kind in sorted({scope.kind for scope in self._caps}))
         return [(scope, self._caps[scope]) for scope in scopes if scope in self._caps]
 
     def _used(self, scope: Scope, cap: Cap) -> int:
@@ -259,10 +259,9 @@ def is_denied(seen: SeenJob) -> bool:
 
 def learn(throttles: Throttles, state: SlurmState, jobs: Iterable[SeenJob], now_s: float) -> None:
     """Learn limits from the jobs that are denied."""
-    rows = (seen.row for seen in jobs if is_denied(seen))
     denied = [
         ThrottleCandidate(row, sum(n for _, n in row.gpus_per_node) * len(row.requested_nodes))
-        for row in rows
+        for row in (seen.row for seen in jobs if is_denied(seen))
     ]
     held = {job: gang.num_gpus for job, gang in state.gangs.items()}
     throttles.observe(state.queue.values(), held, denied, state.throttles, now_s)
