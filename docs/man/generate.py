@@ -23,7 +23,7 @@ from hadar_slurm.config import DEFAULT_PATH, Config
 from hadar_slurm.daemon.options import option_parser as daemon_parser
 from hadar_slurm.policies.registry import POLICY_NAMES
 from hadar_slurm.resources import operators_file
-from hadar_slurm.submit.request import USAGE
+from hadar_slurm.submit.own_options import USAGE
 
 HERE = Path(__file__).resolve().parent
 _SECTIONS = {1: "User commands", 5: "File formats", 8: "Administration"}

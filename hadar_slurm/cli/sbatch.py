@@ -8,23 +8,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from hadar_slurm.errors import HadarError, SbatchNotFound, UsageError
 from hadar_slurm.submit.call import call_for
-from hadar_slurm.submit.decision import Call
+from hadar_slurm.submit.decision import Call, Decision
 from hadar_slurm.submit.execute import become, user_environment
-from hadar_slurm.submit.real_sbatch import RealSbatch, find_sbatch, is_second_call
-from hadar_slurm.submit.request import (
-    DRY_RUN,
-    HELP,
-    JSON,
-    USAGE,
-    SbatchRequest,
-    parse_words,
-    with_script,
-)
-from hadar_slurm.submit.script import is_read_once, read_script
+from hadar_slurm.submit.own_options import DRY_RUN, HELP, JSON, PASSED_ON, USAGE
+from hadar_slurm.submit.real_sbatch import find_sbatch, is_second_call
+from hadar_slurm.submit.request import SbatchRequest, parse_words, with_script
+from hadar_slurm.submit.script import read_script
 
 # Options with which sbatch prints something and submits nothing.
 _QUESTIONS = frozenset(("help", "usage", "version"))
@@ -57,30 +50,37 @@ def _answer(request: SbatchRequest) -> int:
 
         _print_notes(f"hadar_slurm {version()}")
     if is_passed_on or _QUESTIONS & request.values.keys():
-        become(find_sbatch(os.environ, sys.argv[0]), request.plain_call, user_environment())
+        return _submit(request._replace(flags=frozenset((PASSED_ON,))))
     return _submit(with_script(request, read_script))
 
 
 def _submit(request: SbatchRequest) -> int:
     """Print the call for a dry run, else execute it; run it if its answer is needed here."""
-    is_json = JSON in request.flags
-    sbatch = None if DRY_RUN in request.flags else find_sbatch(os.environ, sys.argv[0])
-    call, environment = _call(request, sbatch)
+    is_json, is_dry = JSON in request.flags, DRY_RUN in request.flags
+    environment = user_environment()
+    sbatch = None if is_dry else find_sbatch(os.environ, sys.argv[0])
+    try:
+        call = call_for(request, environment, is_parsable=is_json)
+    except Exception as error:
+        if sbatch is None or is_json or isinstance(error, HadarError):
+            raise
+        # A failure must not stop a submission.
+        _print_notes(f"failed, so plain Slurm places this job: {error!r}")
+        call = Call(request.plain_call, Decision(False, ""))
     if sbatch is None:
         _print_line(request, call, *call.notes)
         _print_call(call, is_json=is_json)
         return 0
-    is_refused = call.is_held and _is_refused(request, sbatch, call, environment)
-    if is_refused and {"wait", "quiet"} & request.values.keys():
-        # sbatch returns when the job has ended, or prints no job id: it could not be held.
-        call, environment = _call(request, sbatch, "Slurm cannot start it now")
-        is_refused = False
-    if not (is_json or is_refused):
+    if call.is_held and not request.is_read_once:
+        from hadar_slurm.submit.trial import tried
+
+        call = tried(request, sbatch, call, environment)
+    if not (is_json or call.is_held_late):
         _print_line(request, call)
-        become(sbatch, call.argv, environment)
+        become(sbatch, call.argv, {**environment, **call.variables})
     from hadar_slurm.submit.trial import submit
 
-    status, answer, call = submit(sbatch, call, environment, is_refused=is_refused)
+    status, answer, call = submit(sbatch, call, environment)
     words = answer.split()
     if is_json and (words or status == 0):
         _print_call(call, words[-1] if words else "", is_json=True)
@@ -91,37 +91,9 @@ def _submit(request: SbatchRequest) -> int:
     return status
 
 
-def _call(
-    request: SbatchRequest, sbatch: RealSbatch | None, unserved: str = ""
-) -> tuple[Call, dict[str, str]]:
-    """Return the call and its environment; where it cannot be made, execute the user's own."""
-    is_json, environment = JSON in request.flags, user_environment()
-    try:
-        call = call_for(request, environment, is_parsable=is_json, unserved=unserved)
-    except Exception as error:
-        if sbatch is None or is_json or isinstance(error, HadarError):
-            raise
-        # A failure must not stop a submission.
-        _print_notes(f"failed, so plain Slurm places this job: {error!r}")
-        become(sbatch, request.plain_call, environment)
-    return call, {**environment, **call.variables}
-
-
-def _is_refused(
-    request: SbatchRequest, sbatch: RealSbatch, call: Call, environment: Mapping[str, str]
-) -> bool:
-    """Return whether Slurm would not start the job if it was free to, by a trial of sbatch."""
-    if is_read_once(request.script_name, request.values.get("chdir", "")):
-        return False
-    from hadar_slurm.submit.trial import is_refused
-
-    is_piped = request.script_name == ""
-    return is_refused(sbatch, call.unheld, environment, is_piped=is_piped)
-
-
 def _print_call(call: Call, answer: str = "", *, is_json: bool) -> None:
     """Print the call and a preview for people, or both and sbatch's answer as JSON."""
-    from hadar_slurm.submit.preview import as_json, as_text
+    from hadar_slurm.submit.describing.preview import as_json, as_text
 
     job, _, cluster = answer.partition(";")
     _print((as_json(call, job or None, cluster or None) if is_json else as_text(call)) + "\n")
@@ -135,7 +107,7 @@ def _print(text: str) -> None:
 def _print_line(request: SbatchRequest, call: Call, *notes: str) -> None:
     """Print the decision and these notes, unless the user, the site or the output forbids it."""
     is_quiet = os.environ.get("HADAR_QUIET", "") not in ("", "0") or JSON in request.flags
-    if not (is_quiet or {"quiet", "parsable"} & request.values.keys()):
+    if call.decision.why and not (is_quiet or {"quiet", "parsable"} & request.values.keys()):
         _print_notes(call.decision.line, *notes)
 
 

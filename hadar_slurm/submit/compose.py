@@ -18,7 +18,6 @@ from hadar_slurm.job_files import (
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.state.heartbeat import Heartbeat
 from hadar_slurm.submit.decision import HOLD
-from hadar_slurm.submit.describing.fitting import in_one_copy
 from hadar_slurm.submit.request import SbatchRequest
 
 
@@ -31,11 +30,9 @@ def compose(
 ) -> tuple[str, ...]:
     """Return the sbatch call: hadar-sbatch's options first, then all of the user's.
 
-    `excluded`: nodes that a job which is not held must not get, beside those of the user.
+    `excluded`: nodes that a job which is not held must not get, beside those of the user. Such a
+    job has one copy: plain Slurm would not place the copies on separate nodes.
     """
-    if not is_held:
-        # Plain Slurm would not place the copies on separate nodes.
-        description = in_one_copy(description, description.gpus)
     marked = replace(description, is_held=is_held, is_steered=bool(excluded))
     added = [f"--comment={encode(marked)}"]
     own = ["comment"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from hadar_slurm.submit.gpu_options import UNCOUNTED, other_resources
-from hadar_slurm.submit.request import NO_HADAR, SbatchRequest
+from hadar_slurm.submit.gpu_options import why_not_counted
+from hadar_slurm.submit.own_options import NO_HADAR, PASSED_ON
+from hadar_slurm.submit.request import SbatchRequest
 
 if TYPE_CHECKING:
     from hadar_slurm.core.cluster import Cluster
@@ -20,8 +22,31 @@ _PLACES = ("nodelist", "nodefile", "clusters")
 _STARTS = ("hold", "test-only")
 
 
+class Bars(Enum):
+    """What a reason not to place a job keeps hadard from, and what follows."""
+
+    # hadard has no say: the user's own call.
+    ALL = "all"
+    # What is requested is not known: the user's own call, unless --hadar-... options describe it.
+    READING = "reading"
+    # The user has chosen the nodes: the user's own call, once the other options are checked.
+    NODES = "nodes"
+    # hadard does not start it: described by --hadar-... options, it is submitted without a hold.
+    STARTING = "starting"
+
+
+class Reason(NamedTuple):
+    """Why hadard does not place a job, in words for its user; "": nothing is said of it."""
+
+    bars: Bars
+    why: str
+
+
 class Decision(NamedTuple):
-    """Whether hadard places a job; `why` describes the job, or says why hadard does not."""
+    """Whether hadard places a job; `why` describes the job, or says why hadard does not.
+
+    An empty `why`: nothing is said of it.
+    """
 
     taken: bool
     why: str
@@ -51,6 +76,10 @@ class Call(NamedTuple):
     bars: Mapping[str, str] = {}
     # Submitted with a hold, which hadard ends.
     is_held: bool = False
+    # Submitted without that hold, and held once Slurm has accepted it.
+    is_held_late: bool = False
+    # Where it is held: the call for a job that Slurm cannot start now and that cannot be held late.
+    otherwise: Call | None = None
 
     @property
     def unheld(self) -> tuple[str, ...]:
@@ -63,59 +92,38 @@ class Call(NamedTuple):
         return self._replace(argv=self.unheld, decision=Decision(False, why), is_held=False)
 
 
-class Fixed(NamedTuple):
-    """Which option fixes the job's nodes, and which its start; empty texts: none."""
-
-    nodes: str
-    start: str
-
-    @property
-    def either(self) -> str:
-        """Return the option that fixes one of them."""
-        return self.nodes or self.start
+def why_left(request: SbatchRequest) -> Reason | None:
+    """Return the first reason in the options that counts for this job; None if there is none."""
+    is_told = bool(request.hadar_options)
+    return next((r for r in _reasons(request) if not (is_told and r.bars is Bars.READING)), None)
 
 
-def why_left(request: SbatchRequest) -> str:
-    """Return why the options leave the job to plain Slurm; "" if they do not."""
-    if NO_HADAR in request.flags:
-        return "--no-hadar is given"
-    if request.unreadable or request.hadar_options:
-        # A job with --hadar-... options is described to hadard; wrong ones are refused later.
-        return request.unreadable
-    if request.has_components:
-        return "it is a heterogeneous job"
-    if why := _why_not_counted(request):
-        return why
-    if "time" in request.values and not request.limit_s:
-        return f"--time={request.values['time']} sets no limit"
-    if request.values.get("exclusive"):  # such as `user`; without a value see `managed_call`
-        # Pinned to a node with free GPUs, it would wait there until all other jobs have ended.
-        return f"--exclusive={request.values['exclusive']} is given; hadard counts GPUs, not nodes"
-    return why_fixed(request).either
-
-
-def why_fixed(request: SbatchRequest) -> Fixed:
-    """Return why hadard cannot choose the job's nodes, or its start."""
+def _reasons(request: SbatchRequest) -> Iterator[Reason]:
+    """Yield every reason in the options not to place the job, the one to print first."""
     values = request.values
-    nodes = next((f"--{name} is given" for name in _PLACES if name in values), "")
-    if values.get("exclude") and not nodes:
+    if PASSED_ON in request.flags:
+        yield Reason(Bars.ALL, "")
+    if NO_HADAR in request.flags:
+        yield Reason(Bars.ALL, "--no-hadar is given")
+    if request.unreadable:
+        yield Reason(Bars.ALL, request.unreadable)
+    if request.has_components:
+        yield Reason(Bars.READING, "it is a heterogeneous job")
+    if why := why_not_counted(request.gpus, values):
+        yield Reason(Bars.READING, why)
+    if "time" in values and not request.limit_s:
+        yield Reason(Bars.READING, f"--time={values['time']} sets no limit")
+    if kind := values.get("exclusive"):  # such as `user`; without a value see `on_open_nodes`
+        # Pinned to a node with free GPUs, it would wait there until all other jobs have ended.
+        yield Reason(Bars.READING, f"--exclusive={kind} is given; hadard counts GPUs, not nodes")
+    for name in _PLACES:
+        if name in values:
+            yield Reason(Bars.NODES, f"--{name} is given")
+    if excluded := values.get("exclude"):
         from hadar_slurm.jobspec.description import is_node_list
 
-        if not is_node_list(values["exclude"]):
-            nodes = f"hadard cannot read --exclude={values['exclude']}"
-    return Fixed(nodes, next((f"--{name} is given" for name in _STARTS if name in values), ""))
-
-
-def _why_not_counted(request: SbatchRequest) -> str:
-    """Return why hadard cannot read the request as a number of GPUs of one or any type; or ""."""
-    asked = request.gpus
-    if uncounted := [o.name for o in asked if o.name in UNCOUNTED and not o.number]:
-        text = "hadard reads --gpus, --gpus-per-node, --gpus-per-task and --gres=gpu:N"
-        return f"--{uncounted[0]} is given; {text}"
-    if not sum(option.number for option in asked):
-        return "no GPUs are requested"
-    named = {gpu_type: None for option in asked for gpu_type in option.gpu_types}
-    if len(named) > 1:
-        return f"GPUs of several types are requested together ({', '.join(named)})"
-    others = other_resources(request.values)
-    return f"{others} requests other resources too" if others else ""
+        if not is_node_list(excluded):
+            yield Reason(Bars.NODES, f"hadard cannot read --exclude={excluded}")
+    for name in _STARTS:
+        if name in values:
+            yield Reason(Bars.STARTING, f"--{name} is given")

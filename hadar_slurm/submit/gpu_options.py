@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 # Their GPUs are not counted: they depend on a node's sockets, or are of newer Slurm versions.
@@ -42,12 +42,23 @@ def _sockets(values: Mapping[str, str]) -> int:
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
-def other_resources(values: Mapping[str, str]) -> str:
-    """Return the option that requests generic resources other than GPUs, or an empty string."""
+def why_not_counted(asked: Sequence[GpuOption], values: Mapping[str, str]) -> str:
+    """Return why `asked` in these values is not read as a number of GPUs of one or any type.
+
+    An empty text: it is.
+    """
+    if uncounted := [o.name for o in asked if o.name in UNCOUNTED and not o.number]:
+        text = "hadard reads --gpus, --gpus-per-node, --gpus-per-task and --gres=gpu:N"
+        return f"--{uncounted[0]} is given; {text}"
+    if not sum(option.number for option in asked):
+        return "no GPUs are requested"
+    named = {gpu_type: None for option in asked for gpu_type in option.gpu_types}
+    if len(named) > 1:
+        return f"GPUs of several types are requested together ({', '.join(named)})"
     gres = values.get("gres")
     if gres is not None and not all(map(_is_gpu, gres.split(","))):
-        return f"--gres={gres}"
-    return "--tres-per-task" if "tres-per-task" in values else ""
+        return f"--gres={gres} requests other resources too"
+    return "--tres-per-task requests other resources too" if "tres-per-task" in values else ""
 
 
 def _is_gpu(part: str) -> bool:

@@ -1,8 +1,8 @@
-"""The command line of hadar-sbatch: own options, sbatch's, the script. Pure. Imports little."""
+"""A call of hadar-sbatch with the options of environment and script. Pure. Imports little."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -11,58 +11,11 @@ from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.opting_out import OPT_OUT_VARIABLE, with_opt_out
 from hadar_slurm.submit.gpu_options import GpuOption, gpu_options
 from hadar_slurm.submit.options import COMPONENT, SbatchOption, options_in, split_options
+from hadar_slurm.submit.own_options import NO_HADAR, PREFIX, WITH_VALUE, take_own_options
 from hadar_slurm.submit.script import read_directives
 
-PREFIX = "--hadar-"
-
-USAGE = """\
-usage: hadar-sbatch [--hadar-OPTION ...] [any sbatch option] [script [args]]
-
-Submits with sbatch. If hadard is alive, the job is held until hadard chooses its GPUs. One line on
-standard error says whether hadard places the job, or why not; --quiet and --parsable silence it.
-
-  --hadar-model NAME          the model, e.g. ResNet-50: jobs with the same model and batch size
-                              share one throughput (default: the job's name)
-  --hadar-batch-size N        the model's batch size
-  --hadar-throughput T=R,...  instead of a model: steps/s of the whole gang on each GPU type,
-                              e.g. v100=12.5,k80=1.3
-  --hadar-steps N             total number of training steps; default: the steps that take --time
-                              on the slowest GPU type
-  --hadar-gang GANG           GPUs: 4 (any uniform layout) or 2x2 (GPUs per node x nodes);
-                              default: the GPUs of sbatch's own options, else 1; with
-                              --hadar-copies also the GPUs of a copy by type: v100:1,k80:4
-  --hadar-types T,...         the GPU types that the job may have, e.g. a100,h100 (default: the type
-                              that sbatch's own options name, else all whole GPUs)
-  --hadar-gpu-memory SIZE     the least memory of a GPU, e.g. 40G
-  --hadar-compute-capability C  the least compute capability (CUDA) of a GPU, e.g. 8.0
-  --hadar-time-on TYPE        the GPU type for which --time is given: on a slower type the job gets
-                              a longer time limit, within the partition's maximum
-  --hadar-checkpoint LEVEL    yes: the job saves on USR1 and resumes, so it may be migrated;
-                              restart:20m: it saves at times and resumes, and may be requeued
-                              without a signal when it loses at most that (default no)
-  --hadar-copies N|auto       train in up to N copies on separate nodes (HadarE); auto: one for
-                              each suitable node. Needs hadar_slurm.runtime in the script
-  --hadar-cores T:N,...       the cores of a copy by GPU type, e.g. v100:4,k80:16
-  --hadar-mem T:SIZE,...      the memory of a copy by GPU type, e.g. v100:16G,k80:64G
-  --hadar-restart-cost S      seconds that a migration costs the job (default: the site's)
-  --hadar-dry-run             submit nothing; print the sbatch call and a preview by GPU type
-  --hadar-json                print one JSON object: the submitted job, or the dry run
-  --no-hadar                  submit with plain sbatch, and ignore #HADAR lines; HADAR=no in the
-                              environment does the same
-  --hadar-help, --help, -h    list these options
-
-The same options may be given in the script on #HADAR lines; the command line wins. All other
-options are sbatch's and are passed on unchanged; `sbatch --help` lists them."""
-
-KNOWN = (
-    *"model batch-size throughput steps gang types gpu-memory compute-capability".split(),
-    *"time-on copies cores mem checkpoint restart-cost".split(),
-)
-DRY_RUN, JSON, NO_HADAR, HELP = "hadar-dry-run", "hadar-json", "no-hadar", "hadar-help"
-FLAGS = (DRY_RUN, JSON, NO_HADAR, HELP)
 # Second names of sbatch's options.
 _ALIASES = {"tasks-per-node": "ntasks-per-node", "cluster": "clusters"}
-_WITH_VALUE = frozenset(PREFIX[2:] + name for name in KNOWN)
 
 
 class _Words(NamedTuple):
@@ -76,10 +29,12 @@ class _Words(NamedTuple):
     directives: Sequence[SbatchOption] = ()
     # sbatch's options in the environment.
     inherited: Sequence[SbatchOption] = ()
-    # The given ones of FLAGS.
+    # The given ones of FLAGS, or PASSED_ON.
     flags: frozenset[str] = frozenset()
     # Why the script's #SBATCH lines could not be parsed.
     unreadable: str = ""
+    # The script is a named pipe, which only one process can read.
+    is_read_once: bool = False
 
 
 class SbatchRequest(_Words):
@@ -133,25 +88,30 @@ class SbatchRequest(_Words):
 
 def parse_words(words: Sequence[str], environment: Mapping[str, str]) -> SbatchRequest:
     """Return the request from command line and environment, without the script's lines."""
-    options, script = split_options(words, _WITH_VALUE)
-    found, flags, rest = _take_hadar_options(options)
+    options, script = split_options(words, WITH_VALUE)
+    found, flags, rest = take_own_options(options)
     if environment.get(OPT_OUT_VARIABLE) == "no":
         flags |= {NO_HADAR}
     return SbatchRequest(found, rest, script, inherited=options_in(environment), flags=flags)
 
 
-def with_script(request: SbatchRequest, read_script: Callable[[str, str], str]) -> SbatchRequest:
+def with_script(
+    request: SbatchRequest, read_script: Callable[[str, str], str | None]
+) -> SbatchRequest:
     """Return the request with the options of the script's lines; the command line wins.
 
-    `read_script` gives a script's text by its name and the directory of --chdir, "" without one.
+    `read_script` gives a script's text by its name and the directory of --chdir, "" without one;
+    None: only sbatch may read it.
     """
     if request.script_name is None:
         return request
     text = read_script(request.script_name, request.values.get("chdir", ""))
+    if text is None:
+        return request._replace(is_read_once=True)
     if NO_HADAR in request.flags:
         return _with_directives(request, text)
-    options, stray = split_options(read_directives(text, "#HADAR"), _WITH_VALUE)
-    in_script, flags, rest = _take_hadar_options(options)
+    options, stray = split_options(read_directives(text, "#HADAR"), WITH_VALUE)
+    in_script, flags, rest = take_own_options(options)
     for word in (*(word for option in rest for word in option.words), *stray):
         raise JobSpecError(f"#HADAR {word}: only {PREFIX}... options are allowed there")
     both = {**in_script, **request.hadar_options}
@@ -172,30 +132,3 @@ def _with_directives(request: SbatchRequest, text: str) -> SbatchRequest:
     # A line `#SBATCH hetjob` begins another component, as a colon does.
     begins = [SbatchOption(word.lower(), None, (word,)) for word in components[:1]]
     return request._replace(directives=[*options, *begins])
-
-
-def _take_hadar_options(
-    options: Iterable[SbatchOption],
-) -> tuple[dict[str, str], frozenset[str], list[SbatchOption]]:
-    """Split off hadar-sbatch's own options and flags."""
-    found: dict[str, str] = {}
-    flags = set()
-    rest = []
-    for option in options:
-        if option.name in FLAGS:
-            if option.value is not None:
-                raise JobSpecError(f"--{option.name} takes no value, {option.value!r} is given")
-            flags.add(option.name)
-        elif option.name in _WITH_VALUE:
-            if option.value is None:
-                raise JobSpecError(f"--{option.name} needs a value")
-            found[option.name.removeprefix(PREFIX[2:])] = option.value
-        elif option.name.startswith(("hadar", "no-hadar")):
-            # Takes longer to import than all the rest.
-            from difflib import get_close_matches
-
-            near = get_close_matches(option.name, [*_WITH_VALUE, *FLAGS], n=1, cutoff=0.0)[0]
-            raise JobSpecError(f"unknown option --{option.name}; the nearest is --{near}")
-        else:
-            rest.append(option)
-    return found, frozenset(flags), rest

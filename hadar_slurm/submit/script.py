@@ -14,10 +14,11 @@ _MOST_BYTES = 1 << 26
 _SPACE = " \t\r\v\f"
 
 
-def read_script(name: str, directory: str) -> str:
+def read_script(name: str, directory: str) -> str | None:
     """Return the text of the script `name` ("" means standard input); "" if it cannot be read.
 
-    sbatch will report the error. A pipe is replaced by a file of its bytes, for sbatch to read.
+    sbatch will report the error. A pipe is replaced by a file of its bytes, for sbatch to read;
+    None for a named pipe, which has no descriptor to replace: only one process can read it.
     """
     descriptor = _descriptor(name)
     try:
@@ -25,25 +26,13 @@ def read_script(name: str, directory: str) -> str:
             content = _replayed(descriptor)
         else:
             path = find_script(name, directory, os.environ.get("PATH", ""))
-            if not stat.S_ISREG(os.stat(path).st_mode):
-                return ""  # a named pipe cannot be read twice, and has no descriptor to replace
+            if not stat.S_ISREG(mode := os.stat(path).st_mode):
+                return None if stat.S_ISFIFO(mode) else ""
             with open(path, "rb") as file:
                 content = file.read(_MOST_BYTES)
     except OSError:
         return ""
     return content.decode("utf-8", errors="surrogateescape")
-
-
-def is_read_once(name: str | None, directory: str) -> bool:
-    """Return whether only one process can read the script `name`: a named pipe."""
-    if name is None or _descriptor(name) is not None:
-        return False
-    try:
-        return stat.S_ISFIFO(
-            os.stat(find_script(name, directory, os.environ.get("PATH", ""))).st_mode
-        )
-    except OSError:
-        return False
 
 
 def find_script(name: str, directory: str, search: str) -> str:

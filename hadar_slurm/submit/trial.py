@@ -17,9 +17,23 @@ from hadar_slurm.errors import SbatchNotFound, SlurmError
 from hadar_slurm.slurm.client.runner import Runner, is_unreachable
 from hadar_slurm.submit.decision import Call
 from hadar_slurm.submit.real_sbatch import RealSbatch
+from hadar_slurm.submit.request import SbatchRequest
 
 # A trial that takes longer is given up, and the job is submitted.
 _TRIAL_S = 5.0
+
+
+def tried(
+    request: SbatchRequest, sbatch: RealSbatch, call: Call, environment: Mapping[str, str]
+) -> Call:
+    """Return the call in the place of a held one, by what Slurm would do with it without a hold."""
+    environment = {**environment, **call.variables}
+    if not is_refused(sbatch, call.unheld, environment, is_piped=request.script_name == ""):
+        return call
+    if call.otherwise is not None and {"wait", "quiet"} & request.values.keys():
+        # sbatch returns when the job has ended, or prints no job id: it could not be held.
+        return call.otherwise
+    return call._replace(is_held_late=True)
 
 
 def is_refused(
@@ -41,18 +55,14 @@ def is_refused(
     return done.returncode != 0 and not is_unreachable(done.stderr.decode(errors="replace"))
 
 
-def submit(
-    sbatch: RealSbatch, call: Call, environment: Mapping[str, str], *, is_refused: bool
-) -> tuple[int, str, Call]:
-    """Run sbatch, and return its status, what it printed, and the call as it then stands.
-
-    A job that `is_refused` is submitted without its hold, and held once Slurm has accepted it.
-    """
-    done = _done(sbatch, call.unheld if is_refused else call.argv, environment)
+def submit(sbatch: RealSbatch, call: Call, environment: Mapping[str, str]) -> tuple[int, str, Call]:
+    """Run sbatch, and return its status, what it printed, and the call as it then stands."""
+    argv = call.unheld if call.is_held_late else call.argv
+    done = _done(sbatch, argv, {**environment, **call.variables})
     # For a process that a signal ended, the status that a shell gives.
     status = done.returncode if done.returncode >= 0 else 128 - done.returncode
     answer = os.fsdecode(done.stdout)
-    if is_refused and status == 0 and not _hold(answer):
+    if call.is_held_late and status == 0 and not _hold(answer):
         call = call.left("Slurm did not hold it")
     return status, answer, call
 

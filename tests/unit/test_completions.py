@@ -21,7 +21,7 @@ from hadar_slurm.journal import Journal
 from hadar_slurm.lab.traces.workload import GENERATORS
 from hadar_slurm.policies.registry import POLICY_NAMES
 from hadar_slurm.resources import operators_file
-from hadar_slurm.submit.request import FLAGS, KNOWN, PREFIX
+from hadar_slurm.submit.own_options import FLAGS, KNOWN, PREFIX
 
 SCRIPTS = operators_file("completions")
 OURS = {*(PREFIX + name for name in KNOWN), *(f"--{name}" for name in FLAGS), "--help"}

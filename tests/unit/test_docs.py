@@ -17,7 +17,7 @@ from hadar_slurm.policies.policy import Policy, PolicyOptions
 from hadar_slurm.policies.registry import POLICY_NAMES
 from hadar_slurm.resources import data_file
 from hadar_slurm.sim.backend import SimBackend
-from hadar_slurm.submit.request import FLAGS, KNOWN, PREFIX, USAGE
+from hadar_slurm.submit.own_options import FLAGS, KNOWN, PREFIX, USAGE
 
 ROOT = Path(__file__).parents[2]
 TRACE = "LM (batch size 80)\t\t\t\t0\t900\t{gang}\t1\t-1\t{arrival}"

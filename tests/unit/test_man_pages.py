@@ -16,7 +16,8 @@ from typer.core import TyperGroup
 from hadar_slurm.cli.main import COMMANDS, load_command
 from hadar_slurm.config import Config, SolverConfig, parse_config
 from hadar_slurm.daemon.options import option_parser
-from hadar_slurm.submit.request import FLAGS, KNOWN, PREFIX, parse_words
+from hadar_slurm.submit.own_options import FLAGS, KNOWN, PREFIX
+from hadar_slurm.submit.request import parse_words
 
 ROOT = Path(__file__).parents[2]
 MAN = ROOT / "docs" / "man"

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from hadar_slurm.core.units import parse_count
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.submit.request import PREFIX, SbatchRequest
+from hadar_slurm.submit.own_options import PREFIX
+from hadar_slurm.submit.request import SbatchRequest
 
 _FORM = "v100:1,k80:4"
 _MB = {"k": 1 / 1024, "m": 1.0, "": 1.0, "g": 1024.0, "t": 1024.0**2}

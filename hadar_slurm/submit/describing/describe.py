@@ -18,7 +18,8 @@ from hadar_slurm.submit.describing.copy_gangs import copy_gangs
 from hadar_slurm.submit.describing.fitting import with_copies
 from hadar_slurm.submit.describing.gang import gang_of
 from hadar_slurm.submit.describing.option_numbers import option_numbers
-from hadar_slurm.submit.request import PREFIX, SbatchRequest
+from hadar_slurm.submit.own_options import PREFIX
+from hadar_slurm.submit.request import SbatchRequest
 
 
 def describe(

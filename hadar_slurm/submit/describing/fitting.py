@@ -10,7 +10,7 @@ from hadar_slurm.core.job import Shape
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.estimator import Estimator
-from hadar_slurm.submit.request import PREFIX
+from hadar_slurm.submit.own_options import PREFIX
 
 # With many more copies each step contributes less (docs/runtime.md).
 AUTO_COPIES = 16

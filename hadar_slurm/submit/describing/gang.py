@@ -11,7 +11,8 @@ from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import GPU_OPTIONS, may_ask, parse_shape
 from hadar_slurm.submit.describing.copy_gangs import CopyGangs
 from hadar_slurm.submit.gpu_options import PER_NODE, UNCOUNTED
-from hadar_slurm.submit.request import PREFIX, SbatchRequest
+from hadar_slurm.submit.own_options import PREFIX
+from hadar_slurm.submit.request import SbatchRequest
 
 _TASKS = ("ntasks", "ntasks-per-node")
 

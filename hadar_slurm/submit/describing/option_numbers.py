@@ -10,7 +10,7 @@ from hadar_slurm.core.time_limit import parse_duration
 from hadar_slurm.core.units import parse_count, parse_number
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import MAX_LOSS_S, MIN_LOSS_S
-from hadar_slurm.submit.request import PREFIX
+from hadar_slurm.submit.own_options import PREFIX
 
 _COUNTS = ("steps", "batch-size", "copies")
 _NUMBERS = ("restart-cost", "compute-capability")

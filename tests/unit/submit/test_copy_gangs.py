@@ -15,9 +15,9 @@ from hadar_slurm.jobspec.description import Description, decode
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.compose import compose
 from hadar_slurm.submit.describing.describe import describe
-from hadar_slurm.submit.describing.fitting import check_fits
+from hadar_slurm.submit.describing.fitting import check_fits, in_one_copy
+from hadar_slurm.submit.describing.preview import choices
 from hadar_slurm.submit.describing.summary import summary
-from hadar_slurm.submit.preview import choices
 from hadar_slurm.submit.request import SbatchRequest, parse_words
 
 TABLE = ThroughputTable("none", {})
@@ -86,7 +86,7 @@ def test_the_array_asks_for_the_smallest_gang() -> None:
 
 def test_without_hadard_it_is_one_job_with_the_smallest_gang() -> None:
     """Its description then has no throughput of a larger gang."""
-    argv = compose(request_of(), described(), is_held=False)
+    argv = compose(request_of(), in_one_copy(described(), 1), is_held=False)
     (comment,) = [word for word in argv if word.startswith("--comment=")]
     found = decode(comment.removeprefix("--comment="))
     assert found is not None

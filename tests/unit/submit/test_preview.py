@@ -16,7 +16,7 @@ from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.decision import Call, Decision
-from hadar_slurm.submit.preview import TypePreview, as_json, as_text, choices
+from hadar_slurm.submit.describing.preview import TypePreview, as_json, as_text, choices
 
 TABLE = ThroughputTable("test", {"A": some_rates(V100=10.0, K80=1.0, P100=0.0)})
 # An H100 is twice as fast as a V100.

@@ -64,7 +64,7 @@ def test_what_cannot_be_read_is_empty(name: str) -> None:
 def test_a_named_pipe_is_left_for_sbatch(tmp_path: Path) -> None:
     """A named pipe is not read, because it can be read only once."""
     os.mkfifo(tmp_path / "pipe")
-    assert read_script(str(tmp_path / "pipe"), "") == ""
+    assert read_script(str(tmp_path / "pipe"), "") is None
 
 
 def test_a_script_is_found_as_sbatch_finds_it(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hadar_slurm.jobspec.description import Description, decode
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.submit.compose import check_exports, compose
 from hadar_slurm.submit.describing.describe import describe
-from hadar_slurm.submit.describing.fitting import check_fits
+from hadar_slurm.submit.describing.fitting import check_fits, in_one_copy
 from hadar_slurm.submit.describing.summary import unknown_model
 from hadar_slurm.submit.request import SbatchRequest, parse_words, with_script
 from hadar_slurm.submit.script import read_directives
@@ -47,7 +47,9 @@ def described(words: Sequence[str], script: str = "") -> Description:
 
 def argv_of(words: Sequence[str], script: str = "", *, is_held: bool = True) -> tuple[str, ...]:
     request = request_of(words, script)
-    return compose(request, describe(request, ESTIMATOR), is_held=is_held)
+    description = describe(request, ESTIMATOR)
+    one = description if is_held else in_one_copy(description, description.gpus)
+    return compose(request, one, is_held=is_held)
 
 
 def carried(argv: Sequence[str]) -> Description:
