@@ -118,7 +118,7 @@ def _held(job: Sighting, task: Task) -> tuple[object, ...]:
     """Return what a run has. A GPU keeps its number if its type is renamed below the job."""
     gpus = " ".join(sorted(f"{gpu.node}:{gpu.index}" for gpu in job.gpus))
     # An owner may change the limit just as the job starts.
-    limit = "" if "TimeLimit" in task.edits else job.limit
+    limit = "" if any(name == "TimeLimit" for name, _ in task.all_edits) else job.limit
     return job.num_nodes, gpus, limit
 
 

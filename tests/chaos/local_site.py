@@ -73,11 +73,12 @@ class LocalSite:
     def fail_over(self) -> None:
         """Start the backup, which has another name of this machine, and let it take over.
 
-        Its partition is closed at first, as after any start of slurmctld (`LocalWorld`).
+        The partition is closed before, as after any start of slurmctld (`LocalWorld`): a backup
+        takes that from the saved state, not from its slurm.conf.
         """
         place, whole = self.cluster.directory / _BACKUP, self.cluster.directory
         place.mkdir(exist_ok=True)
-        text = self.cluster.slurm_conf.read_text().replace(" State=UP", " State=DOWN")
+        text = self.cluster.slurm_conf.read_text()
         for name in ("slurmctld.pid", "log/slurmctld/log"):
             text = text.replace(name, name.replace("slurmctld", _BACKUP, 1))
         (place / "slurm.conf").write_text(text)
@@ -98,6 +99,8 @@ class LocalSite:
             return False
 
         if wait_until(is_ready, 10):
+            with suppress(HadarError):
+                runner.run(["scontrol", "update", "PartitionName=main", "State=DOWN"])
             with suppress(HadarError):  # it takes over nevertheless
                 runner.run(["scontrol", "takeover"])
 

@@ -145,6 +145,11 @@ def test_a_run_that_is_changed_is_found(changed: dict[str, Any]) -> None:
     assert not list(changed_while_running("7", a_past(RUNNING, HELD, other), a_task()))
     again = replace(other, restarts=1)
     assert not list(changed_while_running("7", a_past(RUNNING, again), a_task()))
+    edited = a_task()
+    edited.note("TimeLimit", Edit("01:00:00", 99.0, 100.0))
+    edited.edits.clear()  # a later one was refused
+    limited = replace(RUNNING, limit="01:00:00")
+    assert not list(changed_while_running("7", a_past(RUNNING, limited), edited))
     retyped = replace(RUNNING, gpus=frozenset(replace(g, gpu_type="a") for g in RUNNING.gpus))
     assert not list(changed_while_running("7", a_past(RUNNING, retyped), a_task()))
 

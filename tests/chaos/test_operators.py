@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from chaos.operators import Operators
 from chaos.records import Sighting
-from chaos.test_invariants import FREE_JOB, RUNNING
+from chaos.test_invariants import FREE_JOB
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,6 @@ from chaos.test_invariants import FREE_JOB, RUNNING
     [
         (FREE_JOB, True, True),
         (FREE_JOB, False, False),
-        (replace(RUNNING, requested_nodes=""), True, False),
         (replace(FREE_JOB, requested_nodes="n1"), True, False),
         # Slurm's list of nodes n1 to n3.
         (replace(FREE_JOB, requested_nodes="n[1-3]"), True, False),
@@ -28,8 +27,19 @@ def test_a_node_that_a_job_waits_for_is_not_empty(
     job: Sighting, *, is_drained: bool, may_leave: bool
 ) -> None:
     injector: Any = SimpleNamespace(
-        observer=SimpleNamespace(live=lambda: [job]),
+        observer=SimpleNamespace(live=lambda: [job], nodes={"n1": "IDLE+DRAIN"}),
         order=lambda words: is_drained,
         wait=lambda is_true, limit_s: is_true(),
     )
     assert Operators(injector)._has_emptied("n1") is may_leave
+
+
+@pytest.mark.parametrize("state", ["MIXED+DRAIN", "IDLE+COMPLETING+DRAIN", "IDLE", ""])
+def test_a_node_on_which_a_job_is_or_completes_is_not_empty(state: str) -> None:
+    """Slurm shows no GPUs of a job that completes."""
+    injector: Any = SimpleNamespace(
+        observer=SimpleNamespace(live=lambda: [FREE_JOB], nodes={"n1": state}),
+        order=lambda words: True,
+        wait=lambda is_true, limit_s: is_true(),
+    )
+    assert not Operators(injector)._has_emptied("n1")
