@@ -87,12 +87,9 @@ class Corrections:
             return False
         queue = self.slurm.queue()
         # Read again: a requeue would restart a job that was cancelled meanwhile.
-        rows = [
-            queue[job]
-            for job in sorted([*ended_by_us, *retried])
-            if job in queue
-            and (is_early_failure if job in retried else self._is_ended_by_us)(queue[job])
-        ]
+        rows = [queue[job] for job in sorted([*ended_by_us, *retried]) if job in queue]
+        rows = [r for r in rows if r.key not in retried or is_early_failure(r)]
+        rows = [r for r in rows if r.key in retried or is_ended_by_us(r, self.ledger[r.key])]
         events = {row.key: self._requeue_event(row, retries=row.key in retried) for row in rows}
         try:
             faults = self.ledger.carry_out(self.slurm, events)
@@ -109,9 +106,6 @@ class Corrections:
             if isinstance(fault, SlurmRefused):
                 self.lost.add(row.key)
         return True
-
-    def _is_ended_by_us(self, row: QueueRow) -> bool:
-        return is_ended_by_us(row, self.ledger[row.key])
 
     def notify(self, to_notify: Mapping[JobId, updates.Notify]) -> None:
         """Print in the output of jobs why their previous run was not the last."""

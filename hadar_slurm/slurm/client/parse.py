@@ -191,8 +191,8 @@ def exit_status(text: str) -> int:
 
 def types_in(request: Request) -> frozenset[str]:
     """Return the GPU types that a request names."""
-    texts = (request.per_node, request.per_job, request.per_task, request.per_socket)
-    return frozenset(name for text in texts for name, _ in asked_gpus(text) if name != UNTYPED)
+    found = (name for text in request.gpus for name, _ in asked_gpus(text))
+    return frozenset(found) - {UNTYPED}
 
 
 _NODE = re.compile(r"^NodeName=(\S+) (.*)$", re.MULTILINE)

@@ -103,12 +103,12 @@ def command(change: Update) -> list[str]:
             return ["scontrol", "notify", str(job), *text.split()]
         case updates.SetStartNow(job):
             return ["scontrol", "update", f"JobId={job}", "StartTime=now+1"]
-        case updates.ClearRequest(job, delays_start, excluded):
-            keys = ["TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket", "ReqNodeList"]
+        case updates.ClearRequest(job, delays_start, excluded, keeps_nodes):
+            keys = ["TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket"]
+            keys += [] if keeps_nodes else ["ReqNodeList"]
             # First: of an update that fails, Slurm may keep the keys before the wrong one.
-            words = [f"StartTime=now+{updates.DELAY_S}"] * delays_start + [
-                f"{key}=" for key in keys
-            ]
+            words = [f"StartTime=now+{updates.DELAY_S}"] * delays_start
+            words += [f"{key}=" for key in keys]
             words += [] if excluded is None else [f"ExcNodeList={fold(excluded)}"]
             return ["scontrol", "update", f"JobId={job}", *words]
         case updates.Steer(job, excluded, num_nodes, nice, limit_s, clears_nodes):

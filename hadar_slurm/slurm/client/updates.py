@@ -72,11 +72,12 @@ class ClearRequest(_JobChange):
     """First half of changing a request: the job asks for no GPU and no node.
 
     With `delays_start` it cannot start for DELAY_S, even if it is released. It excludes the nodes
-    in `excluded` and no others (None: as before).
+    in `excluded` and no others (None: as before). With `keeps_nodes` it goes on asking for nodes.
     """
 
     delays_start: bool = False
     excluded: tuple[NodeName, ...] | None = None
+    keeps_nodes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,9 @@ def restore_jobs(
         ledger.see(slurm, queue.values())
     rows = {job: queue[job] for job in jobs if job in queue and ledger[job].has_changed(queue[job])}
     faults, queue = _ask_own(slurm, ledger, rows, queue)
-    if due := {job: row for job, row in rows.items() if job in limits and job not in faults}:
+    due = {job: queue[job] for job in rows if job in limits and job not in faults and job in queue}
+    # Nodes that are named now are its owner's, and may be those of the limit.
+    if due := {job: row for job, row in due.items() if not row.requested_nodes}:
         faults |= _limit(slurm, ledger, due, limits)
     ready = [job for job in rows if job not in faults]
     # Another hold is its owner's, also where hadard has borrowed something.

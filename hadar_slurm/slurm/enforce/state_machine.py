@@ -346,13 +346,13 @@ def _request_updates(event: Event) -> tuple[Update, ...]:
     own = event.own_excluded
     excluded = None if own is None or set(own) == set(event.excluded) else own
     ours_until_s = event.now_s + (updates.DELAY_S if row.request.is_cleared else 0)
-    if row.restarts == 0 and row.started_s > ours_until_s:  # its owner chose that time
-        clear = updates.ClearRequest(job, excluded=excluded)
-        return (clear, updates.SetRequest(job, event.request, limit_s=event.new_limit_s))
-    soon_s = 1 if row.restarts > 0 else 0
-    clear = updates.ClearRequest(job, delays_start=True, excluded=excluded)
-    ask = updates.SetRequest(job, event.request, soon_s, event.new_limit_s)
-    return (clear, ask)
+    is_ours = row.restarts > 0 or row.started_s <= ours_until_s  # else its owner chose that time
+    is_same = bool(row.requested_nodes) and set(event.request.nodes) == set(row.requested_nodes)
+    keeps = is_same and event.kind is Kind.RESTORE  # they are its owner's
+    request = replace(event.request, nodes=()) if keeps else event.request
+    soon_s = int(row.restarts > 0) if is_ours else None
+    clear = updates.ClearRequest(job, is_ours, excluded, keeps)
+    return (clear, updates.SetRequest(job, request, soon_s, event.new_limit_s))
 
 
 def changes(claim: Claim, kind: Kind) -> bool:

@@ -128,6 +128,21 @@ def test_nodes_that_the_owner_named_after_a_pin_of_ours_are_kept(bench: Bench) -
     assert (job.asked.nodes, job.asked.per_job) == (("n2",), (("", 2),))
 
 
+def test_nodes_that_the_owner_named_are_never_written(bench: Bench) -> None:
+    """Nor cleared for a moment; hadard then limits the job no further."""
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+    bench.pin(job, "n1:v100:2")
+    job.asked = replace(job.asked, nodes=("n2",))
+    said: list[str] = []
+    bench.runner.before.append(lambda argv: said.append(" ".join(argv)))
+    key = JobId(job.key)
+    limits = {key: (NodeName("n2"), NodeName("n3"))}
+    answer = restore_jobs(bench.slurm, bench.ledger, bench.slurm.queue(), [key], limits)
+    assert answer == [Returned(key)]
+    assert not [words for words in said if "ReqNodeList" in words]
+    assert (job.asked.nodes, job.excluded, job.hold) == (("n2",), (), "")
+
+
 @pytest.mark.parametrize(
     ("edit", "nodes", "delay_s"),
     [(("ReqNodeList", "n2"), ("n2",), 0.0), (("StartTime", "now+3600"), (), 3600.0)],

@@ -51,6 +51,10 @@ def ask(
             "ReqNodeList=",
         ),
         (
+            ClearRequest(JOB, keeps_nodes=True),
+            "scontrol update JobId=31_2 TresPerNode= TresPerJob= TresPerTask= TresPerSocket=",
+        ),
+        (
             ClearRequest(JOB, delays_start=True),
             "scontrol update JobId=31_2 StartTime=now+60 TresPerNode= TresPerJob= TresPerTask= "
             "TresPerSocket= ReqNodeList=",
