@@ -32,10 +32,30 @@ def service_for(environment: Mapping[str, str], partition: str | None) -> Servic
     """Return what hadard would do with a job of the partitions `a,b`; None: the default one."""
     directory = run_dir(environment)
     beat = read_heartbeat(directory)
-    why_not = ""
-    if beat is None or not beat.is_fresh(time.time()):
-        why_not = f"hadard is not alive here (no fresh heartbeat in {directory})"
-    elif names := beat.not_placed(partition):
+    why_not = _trouble(beat, directory, time.time())
+    if beat is not None and not why_not and (names := beat.not_placed(partition)):
         where = f"partition {' and '.join(names)}" if partition else "the default partition"
         why_not = f"hadard places no jobs in {where}"
     return Service(why_not, beat is not None and beat.steers(partition), beat, directory)
+
+
+def _trouble(beat: Heartbeat | None, directory: Path, now_s: float) -> str:
+    """Return whether hadard does not run or its rounds do not succeed, since when; "": neither."""
+    if beat is None or (beat.signed_s is None and not beat.is_fresh(now_s)):
+        return f"hadard is not alive here (no fresh heartbeat in {directory})"
+    if beat.is_fresh(now_s):
+        return ""
+    rounds = beat.rounds
+    if not beat.is_signed(now_s):
+        return f"hadard is not alive here (no heartbeat in {directory}{_since(beat.signed_s)})"
+    if rounds.are_failing:
+        failed = f"its last {rounds.failed} rounds failed"
+        return f"hadard runs, but {failed},{_since(rounds.since_s)} (hadar status)"
+    return f"hadard runs, but no round has succeeded{_since(rounds.succeeded_s)}"
+
+
+def _since(time_s: float | None) -> str:
+    """Return since when, in local time; "" where it is not known."""
+    if time_s is None:
+        return ""
+    return time.strftime(" since %Y-%m-%d %H:%M:%S %Z", time.localtime(time_s))

@@ -136,7 +136,7 @@ def test_a_job_is_held_for_a_living_daemon_alone(site: Site) -> None:
     beat = read_heartbeat(site.run_dir)
     assert beat is not None
     assert time.time() < beat.good_until_s < time.time() + 60
-    write_heartbeat(site.run_dir, replace(beat, good_until_s=time.time()))
+    write_heartbeat(site.run_dir, replace(beat, good_until_s=time.time(), signed_s=None))
     check_unheld(site, unseen(site))
 
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from hadar_slurm.core.throughput_model import Workload
 from hadar_slurm.core.type_failures import TypeRecord, Work
 from hadar_slurm.jobspec.description import decode
 from hadar_slurm.state.failures import write_failures
+from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
+from hadar_slurm.state.last_rounds import LastRounds
 from hadar_slurm.submit import trial
 from hadar_slurm.submit.real_sbatch import RealSbatch
 
@@ -108,6 +111,25 @@ def test_an_unheld_job_avoids_types_on_which_its_workload_has_failed(site: Site)
     why = "its workload failed there after 12 s on 1970-01-01 "
     assert f"hadar-sbatch: not on k80: {why}" in done.stderr
     assert re.search(f"^K80 .* {why}", done.stdout, re.MULTILINE)
+
+
+def test_the_line_says_whether_hadard_is_gone_or_its_rounds_fail(site: Site) -> None:
+    """And since when: of the same expired heartbeat, the process may write it or not."""
+    now_s = time.time()
+    then_s = now_s - 3600.0
+    then = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(then_s))
+    failing = LastRounds(then_s - 60.0, failed=4, since_s=then_s, part="plan", fault="no plan")
+    for signed_s, rounds, why in (
+        (now_s, failing, f"hadard runs, but its last 4 rounds failed, since {then} (hadar status)"),
+        (now_s, LastRounds(then_s), f"hadard runs, but no round has succeeded since {then}"),
+        (now_s, LastRounds(), "hadard runs, but no round has succeeded"),
+        (then_s, failing, f"hadard is not alive here (no heartbeat in {site.root} since {then})"),
+    ):
+        beat = Heartbeat(1, "cluster", 0.0, "/spool", None, 60.0, signed_s=signed_s, rounds=rounds)
+        write_heartbeat(site.root, beat)
+        done = site.run(*OWN, "job.sh")
+        assert "--hold" not in call_of(done)["argv"]
+        assert (done.returncode, notes_of(done)) == (0, left(why))
 
 
 def test_a_job_is_not_held_where_nobody_would_place_it(site: Site) -> None:
