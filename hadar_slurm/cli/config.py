@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +15,12 @@ import yaml
 
 from hadar_slurm.cli.completing import ConfigOption, JsonOption
 from hadar_slurm.config import DEFAULT_PATH, Config, load_config, read_config
-from hadar_slurm.errors import HadarError, UsageError
+from hadar_slurm.engine.rate_limit import consequences
+from hadar_slurm.errors import HadarError, SlurmError, UsageError
 from hadar_slurm.lab.inputs import read_table
 from hadar_slurm.resources import operators_file
+from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.runner import Runner
 
 app = typer.Typer(
     help="Check, show or print hadard's configuration.", no_args_is_help=True, add_completion=False
@@ -96,6 +100,16 @@ def surprises(config: Config) -> Iterator[tuple[str, str]]:
         yield "spool_dir", f"jobs cannot report: chmod 1777 {config.reports}"
     if {config.mode, *config.partitions.values()} == {"observe"}:
         yield "mode", "no partition has another mode than observe: hadard changes no jobs"
+    elif text := consequences(_rpcs_per_s(config)):
+        yield "mode", text
+
+
+def _rpcs_per_s(config: Config) -> float:
+    """Return how many RPCs slurmctld answers to this user; inf: no limit, or it is not reached."""
+    slurm = CommandLine(Runner(config.slurm_conf, min(5.0, config.command_timeout_seconds)))
+    with suppress(SlurmError):
+        slurm.site()
+    return slurm.rpcs_per_s
 
 
 def _not_writable(directory: Path) -> str:

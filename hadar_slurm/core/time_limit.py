@@ -88,3 +88,11 @@ def late_types(
     late = {name: s for name, s in lasts_s.items() if s > limits_s[name] * (1 + _ROUNDING)}
     on_held = {name.lower() for name in held}
     return {} if late.keys() == known else {n: s for n, s in late.items() if n not in on_held}
+
+
+def new_time_limit_s(
+    by_type: Mapping[str, float], gpu_types: Iterable[str], shown_s: float
+) -> int | None:
+    """Return the time limit in seconds of a job that may start on these types; None: unchanged."""
+    wanted = max((by_type.get(name.lower(), 0.0) for name in gpu_types), default=0.0)
+    return round(wanted) if wanted and wanted != shown_s else None

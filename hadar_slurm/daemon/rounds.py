@@ -6,7 +6,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -25,6 +25,8 @@ from hadar_slurm.daemon.world import (
 )
 from hadar_slurm.engine.breakers import Breakers
 from hadar_slurm.engine.loop import Carried, RoundRecord, run_rounds
+from hadar_slurm.engine.rate_limit import consequences
+from hadar_slurm.errors import SlurmError
 from hadar_slurm.journal import Journal, claim_facts
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.protocol import Site, SlurmAdapter
@@ -123,7 +125,7 @@ class _Rounds:
 
 def _backends(config: Config, slurm: SlurmAdapter, world: World) -> list[SlurmBackend]:
     """Return the backend of each mode, the most invasive first."""
-    furthest, *others = modes(config).all
+    furthest, *others = modes(config, slurm.rpcs_per_s).all
     if furthest.places:
         make_directory(config.state_dir, "state_dir")
     backend = backend_of(config, slurm, world, furthest)
@@ -145,6 +147,10 @@ def run_with(
 
     Raises ConfigError for a directory that cannot be made.
     """
+    with suppress(SlurmError):  # also of an adapter that is new since a reload
+        slurm.site()
+    if text := consequences(slurm.rpcs_per_s):
+        log.warning("%s", text)
     backends = _backends(config, slurm, world)
     policy = Remembering(world.make_policy(config), policy_of(config), life=world.life)
     length_s, clock = config.round_seconds, time.perf_counter
@@ -152,7 +158,7 @@ def run_with(
     run = partial(run, retry_s=min(_RETRY_S, length_s))
     max_bytes, keep = config.journal_megabytes * 1e6, config.journal_files
     journal = Journal(config.journal, max_bytes=max_bytes, keep=keep)
-    places = Places(modes(config), slurm.partitions)
+    places = Places(modes(config, slurm.rpcs_per_s), slurm.partitions)
     hides_jobs = cluster.hides_jobs
     rounds = _Rounds(config, world.life, backends, journal, run, places, hides_jobs)
     for each in backends:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.daemon.adapter import make_adapter
 from hadar_slurm.engine.breakers import without
+from hadar_slurm.engine.rate_limit import is_slow
 from hadar_slurm.errors import ConfigError, HadarError
 from hadar_slurm.policies.policy import Policy, SolverLimits, heeds_gangs
 from hadar_slurm.policies.registry import make_policy
@@ -132,9 +134,12 @@ class Remembering:
         return {job: begin.gang for job, begin in found.items()}
 
 
-def modes(config: Config) -> Modes:
-    """Return the mode of every partition."""
-    return Modes(Mode(config.mode), {name: Mode(m) for name, m in config.partitions.items()})
+def modes(config: Config, rpcs_per_s: float = math.inf) -> Modes:
+    """Return the mode of every partition: not `hold` where held jobs are not released in time."""
+    found = {name: Mode(m) for name, m in {"": config.mode, **config.partitions}.items()}
+    most = Mode.STEER if is_slow(rpcs_per_s) else Mode.HOLD
+    found = {name: most if mode is Mode.HOLD else mode for name, mode in found.items()}
+    return Modes(found.pop(""), found)
 
 
 def backend_of(
@@ -148,7 +153,7 @@ def backend_of(
         raise ConfigError(f"throughputs: {table_path}: {error.strerror}") from error
     settings = BackendSettings(
         spool=config.reports,
-        modes=modes(config),
+        modes=modes(config, slurm.rpcs_per_s),
         restart_cost_s=config.restart_cost_seconds,
         grace_s=config.grace_seconds,
         pin_timeout_s=config.pin_timeout_seconds,
@@ -163,7 +168,7 @@ def backend_of(
         learns_sizes=config.sizes == "learned",
     )
     ledger = Ledger(config.state_dir / LEDGER_FILE)
-    mode = mode or modes(config).all[0]
+    mode = mode or settings.modes.all[0]
     # A hadard that only observes may have no writable state_dir for its measurements.
     keeps = mode.places or os.access(config.state_dir, os.W_OK | os.X_OK)
     profile = Profile(config.state_dir / PROFILE_FILE, world.now_s) if keeps else None

@@ -27,7 +27,6 @@ from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.corrections import Corrections
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode
-from hadar_slurm.slurm.enforce.steering import Foresight, Steerer
 from hadar_slurm.slurm.enforce.stoppable import bound_s
 from hadar_slurm.slurm.jobs.observation import Observation
 from hadar_slurm.slurm.jobs.observer import Observer
@@ -37,7 +36,11 @@ from hadar_slurm.state.throughput_store import Profile
 from hadar_slurm.state.wakeup import WakeFile
 
 if TYPE_CHECKING:
+    from hadar_slurm.core.gang import Gang
     from hadar_slurm.slurm.enforce.start_stop import Mover
+
+    # Gangs that waiting jobs are foreseen to get, in the order of their starts.
+    Foresight = Callable[[Snapshot], Mapping[JobId, Gang]]
 
 log = logging.getLogger(__name__)
 
@@ -221,9 +224,19 @@ class SlurmBackend:
         """Steer waiting jobs where Slurm keeps the queue; return the outcomes of what is done."""
         if seen.mode is not Mode.STEER:
             return {}
-        now_s = self.now_s()
-        jobs, limits_s = seen.snapshot.jobs, seen.limits_s
-        steerer = Steerer(self.slurm, self.ledger, self._pins, self._state, jobs, now_s, limits_s)
+        # Where Slurm does not keep the queue, hadard does not load what steers it.
+        from hadar_slurm.slurm.enforce.steering import Steerer
+
+        steerer = Steerer(
+            slurm=self.slurm,
+            ledger=self.ledger,
+            pins=self._pins,
+            state=self._state,
+            jobs=seen.snapshot.jobs,
+            now_s=self.now_s(),
+            limits_s=seen.limits_s,
+            round_s=self.settings.slot_s,
+        )
         gapped = steerer.gapped(actions, seen.alive)
         later = {a: Outcome(a, Status.DEFERRED, _GAP) for a in gapped}
         starts = [a for a in actions if isinstance(a, Start) and steerer.may_start(a)]

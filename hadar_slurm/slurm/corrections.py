@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from hadar_slurm.core.cluster import JobId, NodeName
-from hadar_slurm.core.job import Phase
+from hadar_slurm.core.cluster import Cluster, JobId, NodeName
+from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.errors import LedgerError, SlurmRefused
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
@@ -19,7 +19,6 @@ from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.enforce.restore import NO_LIMITS, NODES_REPORT_WITHIN_S, restore_jobs
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
-from hadar_slurm.slurm.enforce.steering import limits, may_wait_unheld
 from hadar_slurm.slurm.enforce.stoppable import is_ended_by_us
 from hadar_slurm.slurm.jobs.observation import Observation
 from hadar_slurm.slurm.jobs.run_outcomes import is_early_failure
@@ -141,6 +140,8 @@ class Corrections:
         jobs = [*seen.awaiting, *(seen.snapshot.jobs if seen.mode is Mode.STEER else ())]
         if not any(self.ledger[job.job_id].holds for job in jobs):
             return
+        from hadar_slurm.placement.limits import limits
+
         cluster, queue = seen.snapshot.cluster, self.slurm.queue()
         self.ledger.see(self.slurm, queue.values())
         waiting = queue.keys() - set(begun)
@@ -150,7 +151,7 @@ class Corrections:
             if job.job_id in waiting
             and queue[job.job_id].is_held_by_user
             and self.ledger[job.job_id].state is State.HELD
-            and may_wait_unheld(job, self.ledger[job.job_id], cluster)
+            and self._may_wait_unheld(job, cluster)
         ]
         wanted = limits(held, {}, (), cluster)
         lent = (k for k in wanted if not self.ledger[k].excluded.is_kept)
@@ -163,5 +164,11 @@ class Corrections:
             for job in seen.snapshot.jobs
             if self.ledger[job.job_id].excluded.is_kept
             and job.phase is Phase.QUEUED
-            and not may_wait_unheld(job, self.ledger[job.job_id], seen.snapshot.cluster)
+            and not self._may_wait_unheld(job, seen.snapshot.cluster)
         } - seen.enrolled
+
+    def _may_wait_unheld(self, job: Job, cluster: Cluster) -> bool:
+        from hadar_slurm.placement.limits import may_wait_unheld
+
+        may_exclude = not self.ledger[job.job_id].excluded.is_kept
+        return may_wait_unheld(job, cluster, may_exclude=may_exclude)

@@ -237,6 +237,8 @@ class FakeSlurm:
         self.hidden: set[str] = set()
         # The maximum time limit of a partition, as scontrol shows it.
         self.most_time = "UNLIMITED"
+        # SlurmctldParameters; tests obey `rl_enable` (`fake_bucket`).
+        self.parameters = "(null)"
         # Keys of updates that it refuses.
         self.refused: set[str] = set()
         self._by_key: dict[str, FakeJob] = {}

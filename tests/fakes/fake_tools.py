@@ -146,7 +146,8 @@ class Tools:
             case ["--version"]:
                 return 0, f"slurm-wlm {version}\n", ""
             case ["show", "config"]:
-                return 0, f"{_CONFIG}BOOT_TIME = {int(self.slurm.booted_s)}\n", ""
+                given = f"SlurmctldParameters = {self.slurm.parameters}\n"
+                return 0, f"{_CONFIG}{given}BOOT_TIME = {int(self.slurm.booted_s)}\n", ""
             case ["-a", "show", "partition", "-o"]:
                 names = {name for node in self.slurm.nodes.values() for name in node.partitions}
                 limit = self.slurm.most_time

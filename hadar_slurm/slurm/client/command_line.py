@@ -6,15 +6,17 @@ input of one `scontrol`, about twice as fast as one process for each.
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.engine.rate_limit import in_command, in_parts, most_alone, rpcs_per_s
 from hadar_slurm.errors import SlurmError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.slurm.client import scontrol
 from hadar_slurm.slurm.client.fairshare import parse_fair_shares
@@ -44,6 +46,7 @@ _REFUSES = (
 # The time limit of scancel, which sends signals at once.
 _SIGNAL_S = 3.0
 _NOT_SIGNALLED = re.compile(r"job id (\S+?):? (.*)")
+Send = Callable[[Sequence[Update]], list[SlurmError | None]]
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class CommandLine:
 
     runner: Runner
     name = "command line"
+    # The site, once it was read.
+    _known: dict[str, Site] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @cached_property
     def version(self) -> tuple[int, int]:
@@ -71,7 +76,15 @@ class CommandLine:
         booted = facts.get("BOOT_TIME", "")
         booted_s = float(booted) if booted.isdecimal() else 0.0
         hides_jobs = "jobs" in facts.get("PrivateData", "").lower().split(",")
-        return Site(facts.get("ClusterName", ""), f"{host}:{port}", booted_s, hides_jobs)
+        name, address = facts.get("ClusterName", ""), f"{host}:{port}"
+        found = Site(name, address, booted_s, hides_jobs, rpcs_per_s(facts, self.runner.uid))
+        self._known["site"] = found
+        return found
+
+    @property
+    def rpcs_per_s(self) -> float:
+        """Return how many RPCs slurmctld answers to this account, as `site` has read it last."""
+        return self._known["site"].rpcs_per_s if self._known else math.inf
 
     def queue(self) -> dict[JobId, QueueRow]:
         """Return every job and array task."""
@@ -83,11 +96,11 @@ class CommandLine:
 
     def read(self) -> SlurmState:
         """Return the queue, the nodes and the GPUs that jobs hold."""
-        return self._of_version(read_all(self.runner))
+        return self._of_version(read_all(self.runner, most_alone(self.rpcs_per_s)))
 
     def read_jobs(self, jobs: Collection[JobId]) -> SlurmState:
         """Return the queue, the GPUs and the details of these jobs."""
-        return self._of_version(read_jobs(self.runner, jobs))
+        return self._of_version(read_jobs(self.runner, jobs, most_alone(self.rpcs_per_s)))
 
     def _of_version(self, state: SlurmState) -> SlurmState:
         invents = scontrol.shows_invented_max_nodes(self.version)
@@ -100,11 +113,22 @@ class CommandLine:
         return read_submissions(self.runner, self.version)
 
     def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:
-        """Attempt every change in order, successive ones of one command in a batch."""
+        """Attempt every change in order; none after slurmctld has not answered: each would wait."""
         faults: list[SlurmError | None] = []
-        for is_signal, group in groupby(changes, lambda c: isinstance(c, SignalCheckpoint)):
-            faults += (self._signal if is_signal else self._control)(list(group))
+        for send, batch in self._batches(changes):
+            if any(isinstance(fault, SlurmUnavailable) for fault in faults):
+                text = "not tried: slurmctld did not answer to the change before"
+                faults += [SlurmUnavailable(text)] * len(batch)
+            else:
+                faults += send(batch)
         return faults
+
+    def _batches(self, changes: Sequence[Update]) -> Iterator[tuple[Send, Sequence[Update]]]:
+        """Yield successive changes that one command makes, and how it is sent."""
+        for is_signal, group in groupby(changes, lambda c: isinstance(c, SignalCheckpoint)):
+            some, most = list(group), in_command(self.rpcs_per_s)
+            for batch in [some] if is_signal else in_parts(some, most):
+                yield (self._signal if is_signal else self._control), batch
 
     def fair_shares(self) -> Shares:
         """Return the fair-share factors; empty without slurmdbd."""
@@ -147,7 +171,6 @@ class CommandLine:
 
     def _control(self, changes: Sequence[Update]) -> list[SlurmError | None]:
         """Make the changes with one scontrol, and assign its errors to them.
-
         Before and after each command comes a word that scontrol does not know: what it says between
         two of these errors belongs to the command, unless it says that without a command too.
         """

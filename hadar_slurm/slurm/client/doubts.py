@@ -25,32 +25,31 @@ from hadar_slurm.slurm.client.parse import (
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.squeue import Fields, squeue
 
-# How many jobs are asked for one by one in a reading, in the time of some 3 ms each (22.05.8).
-MOST_ASKED = 300
 # Fewer doubts come from jobs that were submitted between two readings.
 _FEW_DOUBTS = 8
 _TEXTS = Fields("JobID", "Name Comment Command WorkDir Account Container")
 
 
 def resolved(
-    text: str, rows: Iterable[QueueRow], live: Sequence[QueueRow], runner: Runner
+    text: str, rows: Iterable[QueueRow], live: Sequence[QueueRow], runner: Runner, *, most: int
 ) -> tuple[dict[str, str], frozenset[JobId]]:
     """Return the lines of live jobs in scontrol's text, and the pending jobs that lack theirs.
 
-    Jobs in doubt that hold GPUs or wait are asked for one by one, described ones first: a job that
-    is submitted after the queue was read puts the line before its own in doubt, imitations many.
+    Jobs in doubt that hold GPUs or wait are asked for one by one, of those that wait described ones
+    first, up to `most`: a job that is submitted after the queue was read puts the line before its
+    own in doubt, imitations many.
     """
     keys = {row.raw_id: row.key for row in rows}
     details = split_job_details(text, keys)
     if text and sum(row.raw_id not in details for row in live) > _FEW_DOUBTS:
-        alone = _imitators(text, keys, runner)
+        alone = _imitators(text, keys, runner, most)
         details = split_job_details(_without_lines_of(alone.values(), text), keys) | alone
     doubtful = {row.raw_id: row for row in live if row.raw_id not in details}
     holding = [row.key for row in doubtful.values() if row.state in HOLDING_STATES]
     pending = [row for row in doubtful.values() if row.state == "PENDING"]
     pending.sort(key=lambda row: (decode_or_none(row.comment) is None, -row.priority))
     waiting = [row.key for row in pending]
-    asked = holding + waiting[: max(0, MOST_ASKED - len(holding))]
+    asked = holding + waiting[: max(0, most - len(holding))]
     found = job_details(asked, runner)
     # A task that has just begun is a job of its own, unlike the others of its array.
     lines = ((number, found.get(row.key, "")) for number, row in doubtful.items())
@@ -58,7 +57,7 @@ def resolved(
     return details, frozenset(waiting).difference(asked)
 
 
-def _imitators(text: str, keys: Mapping[str, JobId], runner: Runner) -> dict[str, str]:
+def _imitators(text: str, keys: Mapping[str, JobId], runner: Runner, most: int) -> dict[str, str]:
     """Return the detail lines of jobs whose texts may imitate lines of others, asked for alone.
 
     Those are jobs of which squeue shows such a text, and those whose lines precede lines in doubt.
@@ -68,7 +67,7 @@ def _imitators(text: str, keys: Mapping[str, JobId], runner: Runner) -> dict[str
     lines, is_suspect = suspects(text, keys)
     pairs = zip(lines, pairwise([*is_suspect, False]), strict=True)
     before = [number for (number, _), suspect in pairs if suspect == (False, True)]
-    asked = [number for number in dict.fromkeys([*shown, *before]) if number in keys][:MOST_ASKED]
+    asked = [number for number in dict.fromkeys([*shown, *before]) if number in keys][:most]
     details = job_details([keys[number] for number in asked], runner)
     return {number: details[keys[number]] for number in asked if keys[number] in details}
 

@@ -5,6 +5,7 @@ Adapters make no decisions and keep no state about jobs. All pass the tests of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -34,6 +35,8 @@ class Site:
     booted_s: float = field(default=0.0, compare=False)
     # Users do not see each other's jobs (`PrivateData=jobs`).
     hides_jobs: bool = field(default=False, compare=False)
+    # How many RPCs slurmctld answers to this account, in the long run (`rl_enable`).
+    rpcs_per_s: float = field(default=math.inf, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,10 @@ class SlurmAdapter(Protocol):
     @property
     def abilities(self) -> Abilities:
         """Return what the adapter can express."""
+
+    @property
+    def rpcs_per_s(self) -> float:
+        """Return how many RPCs slurmctld answers to this account, once `site` has read it."""
 
     def site(self) -> Site:
         """Return the Slurm that this adapter reaches."""

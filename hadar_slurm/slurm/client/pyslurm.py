@@ -21,7 +21,7 @@ from hadar_slurm.core.gang import Gang
 from hadar_slurm.errors import ConfigError, SlurmError, SlurmOutputError, SlurmUnavailable
 from hadar_slurm.jobspec.constraint import fold_out
 from hadar_slurm.slurm.client import parse
-from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.command_line import CommandLine, Send
 from hadar_slurm.slurm.client.longest import longest_limits
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow, Sizes
 from hadar_slurm.slurm.client.runner import Runner, fault_of
@@ -128,28 +128,22 @@ class PySlurm(CommandLine):
             sizes=_read_sizes(self.runner, [row for _, row in jobs]),
         )
 
-    def change(self, changes: Sequence[Update]) -> list[SlurmError | None]:
-        """Attempt every change in order, by the library or the commands.
-
-        After slurmctld has not answered, no further change is tried: each would wait as long.
-        """
-        faults: list[SlurmError | None] = []
+    def _batches(self, changes: Sequence[Update]) -> Iterator[tuple[Send, Sequence[Update]]]:
         # The library takes plain job numbers only.
         for is_call, group in groupby(changes, lambda c: type(c) in _CALLS and c.job.isdigit()):
-            for batch in [[change] for change in group] if is_call else [list(group)]:
-                if any(isinstance(fault, SlurmUnavailable) for fault in faults):
-                    text = "not tried: slurmctld did not answer to the change before"
-                    faults += [SlurmUnavailable(text)] * len(batch)
-                else:
-                    faults += [self._call(batch[0])] if is_call else super().change(batch)
-        return faults
+            if is_call:
+                yield from ((self._call, [change]) for change in group)
+            else:
+                yield from super()._batches(list(group))
 
-    def _call(self, change: Update) -> SlurmError | None:
+    def _call(self, changes: Sequence[Update]) -> list[SlurmError | None]:
+        (change,) = changes
         try:
             _CALLS[type(change)](self.library.Job(int(change.job)))
         except self.library.RPCError as error:
-            return fault_of(f"pyslurm {type(change).__name__} {change.job}: {error}", str(error))
-        return None
+            text = f"pyslurm {type(change).__name__} {change.job}: {error}"
+            return [fault_of(text, str(error))]
+        return [None]
 
     def _jobs(self) -> list[tuple[Any, QueueRow]]:
         """Return the row of each job, or a row for each pending task of an array, with its job.

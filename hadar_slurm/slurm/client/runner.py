@@ -46,6 +46,8 @@ class Runner:
     # Called after each command with the program's name and the outcome: `done`, `refused` (another
     # status than 0) or `unavailable`.
     on_answer: Callable[[str, str], None] = lambda program, answer: None
+    # The account that the commands run as.
+    uid: int = field(default_factory=lambda: os.geteuid())
     # What each program says on its error stream though nothing is wrong, by line.
     _warnings: dict[str, set[str]] = field(default_factory=dict, compare=False, repr=False)
 

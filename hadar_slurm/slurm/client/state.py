@@ -10,6 +10,7 @@ from functools import cached_property
 
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
+from hadar_slurm.engine.rate_limit import MOST_ALONE
 from hadar_slurm.errors import SlurmRefused
 from hadar_slurm.jobspec.constraint import allows
 from hadar_slurm.jobspec.description import decode_or_none
@@ -187,19 +188,17 @@ def read_nodes(runner: Runner) -> tuple[NodeRow, ...]:
     return tuple(parse.parse_nodes(runner.run(["scontrol", "-a", "show", "node", "-d", "-o"])))
 
 
-def read_all(runner: Runner) -> SlurmState:
+def read_all(runner: Runner, most_alone: int = MOST_ALONE) -> SlurmState:
     """Return queue, nodes and jobs' details, in three calls: see `SlurmAdapter.read`."""
     queue, nodes = read_queue(runner), read_nodes(runner)
-    rows, state = queue.values(), _state(queue, queue.values(), runner, is_few=False)
+    rows, state = queue.values(), _state(queue, queue.values(), runner, most_alone=most_alone)
     most_s, reservations = _longest_limits(rows, runner), reservations_of(rows, runner)
     return replace(state, nodes=nodes, most_s=most_s, reservations=reservations)
 
 
-def read_jobs(runner: Runner, jobs: Collection[JobId]) -> SlurmState:
+def read_jobs(runner: Runner, jobs: Collection[JobId], most_alone: int = MOST_ALONE) -> SlurmState:
     """Return the queue and details of these jobs: see `SlurmAdapter.read_jobs`."""
-    from hadar_slurm.slurm.client.doubts import MOST_ASKED
-
-    is_few = len(jobs) <= MOST_ASKED
+    is_few = len(jobs) <= most_alone
     # Of an array all tasks: a number alone means the same to every squeue.
     numbers = ",".join(dict.fromkeys(re.split("[_+]", job)[0] for job in jobs))
     try:
@@ -207,11 +206,16 @@ def read_jobs(runner: Runner, jobs: Collection[JobId]) -> SlurmState:
     except SlurmRefused:  # so squeue answers to a single number that it no longer knows
         shown = read_queue(runner)
     queue = {key: row for key, row in shown.items() if key in jobs}
-    return _state(queue, shown.values(), runner, is_few=is_few)
+    return _state(queue, shown.values(), runner, most_alone=most_alone, is_few=is_few)
 
 
 def _state(
-    queue: dict[JobId, QueueRow], rows: Collection[QueueRow], runner: Runner, *, is_few: bool
+    queue: dict[JobId, QueueRow],
+    rows: Collection[QueueRow],
+    runner: Runner,
+    *,
+    most_alone: int,
+    is_few: bool = False,
 ) -> SlurmState:
     """Return the state of the jobs in `queue`, a part of all `rows`, by their detail lines."""
     from hadar_slurm.slurm.client.doubts import resolved
@@ -221,7 +225,7 @@ def _state(
         return SlurmState(queue, (), {})
     # Without a text all are in doubt, and so asked for alone.
     text = "" if is_few else runner.run(SHOW_JOBS)
-    details, unseen = resolved(text, rows, live, runner)
+    details, unseen = resolved(text, rows, live, runner, most=most_alone)
     of_row = {row.key: details.get(row.raw_id, "") for row in live}
     pending = [row.key for row in live if row.state == "PENDING"]
     gangs = {

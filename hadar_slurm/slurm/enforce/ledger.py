@@ -46,8 +46,6 @@ _MAX_BYTES = 1 << 28
 _LOCK_WAIT_S = 10.0
 _NO_CLAIM = Claim()
 _SEND_HOLDS = (Kind.HOLD, Kind.PIN, Kind.RESTORE)
-# Jobs that are changed after one reading: an owner's edit between it and the change is lost.
-AT_ONCE = 25
 
 
 class Ledger:

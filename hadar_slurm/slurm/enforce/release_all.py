@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.engine.rate_limit import as_many
 from hadar_slurm.errors import LedgerError, SlurmError
 from hadar_slurm.jobspec.constraint import fold
 from hadar_slurm.jobspec.description import decode_or_none
@@ -103,10 +104,7 @@ def release_all(
     answers: dict[JobId, Returned] = {}
     waiting: list[JobId] = []
     await_nodes(slurm, limit_s / 2, now_s=now_s, sleep=sleep)
-    try:
-        _include_submitted(slurm, ledger)
-    except SlurmError as error:  # all else can still be given back
-        log.warning("nodes that hadar-sbatch has excluded may stay so: %s", error)
+    submitted = _include_submitted(slurm, ledger)
     while True:
         queue = slurm.queue()
         ledger.see(slurm, queue.values())
@@ -114,10 +112,11 @@ def release_all(
         ledger.carry_out(slurm, raced, must_be_written=False)  # the next reading shows the result
         before, waiting = waiting, changed_jobs(ledger, queue.values())
         kept = [job for job in waiting if ledger[job].keeps_nice_only(queue[job])]
-        waiting = [job for job in waiting if job not in kept]
+        waiting = _worst_first(ledger, (queue[k] for k in waiting if k not in kept), submitted)
+        some = as_many(waiting, deadline_s - now_s(), slurm.rpcs_per_s)
         # A job that had just started could not be changed, and no longer waits.
         answers = {job: a for job, a in answers.items() if not a.fault or job in waiting}
-        answers |= {a.job: a for a in restore_jobs(slurm, ledger, queue, waiting)}
+        answers |= {a.job: a for a in restore_jobs(slurm, ledger, queue, some)}
         leaving = [k for k, row in queue.items() if row.state == "COMPLETING" and ledger[k].holds]
         has_failed = any(answer.fault for answer in answers.values())
         answers |= {job: Returned(job, _KEEPS_NICE) for job in kept}
@@ -127,11 +126,28 @@ def release_all(
                 ledger.note({})
             return tuple(answers.values())
         if now_s() >= deadline_s:
-            late = [Returned(key, "it has not yet left its GPUs") for key in leaving]
-            late += [Returned(key, "it runs, and is held should it be requeued") for key in raced]
-            return (*answers.values(), *late)
+            slow = [job for job in waiting if job not in answers]
+            return (*answers.values(), *_late(leaving, raced, slow))
         if leaving or has_failed or raced or waiting == before:
             sleep(_POLL_S)
+
+
+def _late(
+    leaving: Iterable[JobId], raced: Iterable[JobId], slow: Iterable[JobId]
+) -> Iterator[Returned]:
+    yield from (Returned(key, "it has not yet left its GPUs") for key in leaving)
+    yield from (Returned(key, "it runs, and is held should it be requeued") for key in raced)
+    yield from (Returned(key, "Slurm takes no more changes in this time") for key in slow)
+
+
+def _worst_first(
+    ledger: Ledger, rows: Iterable[QueueRow], submitted: Collection[JobId]
+) -> list[JobId]:
+    """Return held jobs, then those that are next to start, last what hadar-sbatch has excluded."""
+    keys = (
+        (row.key in submitted, not ledger[row.key].holds, -row.priority, row.key) for row in rows
+    )
+    return [key for *_, key in sorted(keys)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +201,17 @@ def _minutes(limit_s: float) -> str:
     return f"{limit_s / 60:g} min" if limit_s else ""
 
 
-def _include_submitted(slurm: SlurmAdapter, ledger: Ledger) -> None:
+def _include_submitted(slurm: SlurmAdapter, ledger: Ledger) -> Collection[JobId]:
     """Claim the jobs for which hadar-sbatch has excluded nodes, and which hadard has not yet seen.
 
-    Also those of a lost ledger. Raises SlurmError.
+    Also those of a lost ledger.
     """
-    state, found = slurm.read(), {}
+    found: dict[JobId, Event] = {}
+    try:
+        state = slurm.read()
+    except SlurmError as error:  # all else can still be given back
+        log.warning("nodes that hadar-sbatch has excluded may stay so: %s", error)
+        return ()
     for job, excluded in state.excluded.items():
         row = state.queue[job]
         own_excluded = ledger.excluded_by_owner(row, excluded)
@@ -203,3 +224,4 @@ def _include_submitted(slurm: SlurmAdapter, ledger: Ledger) -> None:
                 kind=kind, row=row, own=own, excluded=excluded, own_excluded=own_excluded
             )
     ledger.intend(found, must_be_written=False)
+    return found.keys()

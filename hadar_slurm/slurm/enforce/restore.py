@@ -14,6 +14,7 @@ from typing import Any
 
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.engine.loan import joined
+from hadar_slurm.engine.rate_limit import MOST_CHANGES, at_once, in_parts
 from hadar_slurm.errors import LedgerError, SlurmError
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
@@ -21,7 +22,7 @@ from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.claim import Claim
-from hadar_slurm.slurm.enforce.ledger import AT_ONCE, Ledger
+from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
 
 log = logging.getLogger(__name__)
@@ -89,10 +90,10 @@ def _ask_own(
     faults: dict[JobId, str] = {}
     wanted = {job: own_request(queue[job], ledger[job], slurm) for job in jobs}
     due = [job for job, want in wanted.items() if not asks_for(queue[job], want)]
-    for at in range(0, len(due), AT_ONCE):
+    for some in in_parts(due, at_once(slurm.rpcs_per_s, rpcs=8)):
         asks = [
             Event(kind=Kind.RESTORE, row=row, now_s=ledger.now_s(), request=want)
-            for row in (queue[job] for job in due[at : at + AT_ONCE] if job in queue)
+            for row in (queue[job] for job in some if job in queue)
             if not asks_for(row, want := own_request(row, ledger[row.key], slurm))
         ]
         refused, queue = _attempt(slurm, ledger, asks, queue)
@@ -117,8 +118,18 @@ def _unsteer(
     slurm: SlurmAdapter, ledger: Ledger, queue: Mapping[JobId, QueueRow], *, only_nice: bool = False
 ) -> dict[JobId, str]:
     """Give back what waiting jobs have lent, or the nice value only; return the faults, or ""."""
-    if all(unsteering(row, ledger[job]) is None for job, row in queue.items()):
-        return {}
+    lent = [job for job, row in queue.items() if unsteering(row, ledger[job]) is not None]
+    faults: dict[JobId, str] = {}
+    for some in in_parts(lent, at_once(slurm.rpcs_per_s, most=MOST_CHANGES)):
+        part = {job: queue[job] for job in some}
+        faults |= _unsteer_now(slurm, ledger, part, only_nice=only_nice)
+    return faults
+
+
+def _unsteer_now(
+    slurm: SlurmAdapter, ledger: Ledger, queue: Mapping[JobId, QueueRow], *, only_nice: bool
+) -> dict[JobId, str]:
+    """Give back what jobs have lent, after one reading of them."""
     shown, events = _read_again(slurm, ledger, queue), {}
     for job, row in shown.queue.items():
         claim, now = ledger[job], shown.excluded.get(job)

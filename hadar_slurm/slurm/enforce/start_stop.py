@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hadar_slurm.core.cluster import JobId, Slot
+from hadar_slurm.core.time_limit import new_time_limit_s
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
+from hadar_slurm.engine.rate_limit import at_once, in_parts
 from hadar_slurm.errors import LedgerError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.job_files import ProgressReport, ReportError, read_report
 from hadar_slurm.jobspec.description import Description
@@ -30,10 +32,9 @@ from hadar_slurm.slurm.client.scontrol import (
 )
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.client.updates import SIZES, Request
-from hadar_slurm.slurm.enforce.ledger import AT_ONCE, Ledger
+from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.readings import is_edited
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
-from hadar_slurm.slurm.enforce.steering import new_time_limit_s
 from hadar_slurm.slurm.enforce.stoppable import bound_s, why_not_migrated
 
 # How long a requeued job may take to leave its nodes; Slurm's KillWait is 30 s by default.
@@ -122,8 +123,7 @@ class Mover:
         try:
             reading = self.slurm.read()
             free = reading.free
-            for at in range(0, len(starts), AT_ONCE):
-                some = starts[at : at + AT_ONCE]
+            for some in in_parts(starts, at_once(self.slurm.rpcs_per_s, rpcs=8)):
                 jobs = {start.job_id for start in some}
                 reading = reading.updated(jobs, self.ledger.read_again(self.slurm, jobs))
                 pinned |= self._pin(self._startable(some, reading, free), reading)

@@ -11,21 +11,31 @@ hadard is about to free: it is first in line for them.
 from __future__ import annotations
 
 import logging
+import math
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 
-from hadar_slurm.core.cluster import Cluster, JobId, Node, NodeName, Slot
+from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import Job, Phase
-from hadar_slurm.core.snapshot import Snapshot
-from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
+from hadar_slurm.core.time_limit import new_time_limit_s
+from hadar_slurm.engine.actions import Action, Outcome, Start, Status
+from hadar_slurm.engine.gaps import gapped
 from hadar_slurm.engine.loan import joined
 from hadar_slurm.engine.pins import Pins
+from hadar_slurm.engine.rate_limit import (
+    MOST_CHANGES,
+    RELEASED_WITHIN_S,
+    at_once,
+    changes_in,
+    in_parts,
+)
 from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused
 from hadar_slurm.jobspec.description import decode_or_none
+from hadar_slurm.placement.limits import Limit, limits
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
@@ -33,132 +43,16 @@ from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.claim import Claim
 from hadar_slurm.slurm.enforce.disposition import waits_for_gpus
-from hadar_slurm.slurm.enforce.ledger import AT_ONCE, Ledger
+from hadar_slurm.slurm.enforce.ledger import Ledger
+from hadar_slurm.slurm.enforce.restore import restore_jobs
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
 
 log = logging.getLogger(__name__)
 
-# Gangs that waiting jobs are foreseen to get, in the order of their starts.
-Foresight = Callable[[Snapshot], Mapping[JobId, Gang]]
-# Changes in a round, those of the next starts first: 10,000 jobs at once would take 20 s.
-MOST_CHANGES = 300
 _CHANGED = "it has started, or its owner has changed it, since the plan was made"
 # Refusals of a change that came too late: often Slurm has started the job meanwhile.
 _TOO_LATE = re.compile("no longer pending|Invalid job id|already completing|not be altered now")
 _LATER = "as many jobs are changed as a round may change; it is next"
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """The nodes that a job must not have, and the only ones left to it, if they are chosen."""
-
-    excluded: tuple[NodeName, ...] = ()
-    aimed: tuple[NodeName, ...] = ()
-
-
-def gapped(
-    actions: Iterable[Action], waiting: Collection[JobId], free: Mapping[Slot, int]
-) -> list[Action]:
-    """Return the stops and starts that would leave GPUs to plain jobs that wait.
-
-    GPUs freed in one stop are safe only with a successor that waits in Slurm's queue: a job in
-    `waiting`. A running job is no successor, since it has to leave its own GPUs first. So only as
-    many jobs are stopped as these need.
-    """
-    stops = [action for action in actions if isinstance(action, Stop)]
-    missing: Counter[Slot] = Counter()
-    left = Counter(free)
-    for start in actions:
-        if isinstance(start, Start) and start.job_id in waiting:
-            for slot, count in start.gang.slots:
-                missing[slot] += max(0, count - max(0, left[slot]))
-                left[slot] -= count
-    kept: list[Stop] = []
-    for stop in stops:
-        if any(missing[slot] > 0 for slot, _ in stop.gang.slots):
-            missing.subtract(dict(stop.gang.slots))
-            kept.append(stop)
-    return [
-        action
-        for action in actions
-        if (isinstance(action, Stop) and action not in kept)
-        or (
-            isinstance(action, Start)
-            and action.job_id not in waiting
-            and any(left[slot] < count for slot, count in action.gang.slots)
-        )
-    ]
-
-
-def limits(
-    jobs: Iterable[Job], named: Mapping[JobId, Gang], free: Collection[JobId], cluster: Cluster
-) -> dict[JobId, Limit]:
-    """Return the limit of each job: to its `named` gang's nodes, else those of its fastest type.
-
-    Jobs in `free` are kept only off nodes where they cannot run.
-    """
-    found: dict[JobId, Limit] = {}
-    # Thousands of jobs differ in a few keys only.
-    known: dict[object, tuple[NodeName, ...]] = {}
-    for job in jobs:
-        if job.job_id in free:
-            found[job.job_id] = Limit(excluded=_impossible(job, cluster))
-            continue
-        if gang := named.get(job.job_id):
-            aimed = gang.gpus_by_node
-            others = tuple(node.name for node in cluster.nodes if node.name not in aimed)
-            found[job.job_id] = Limit(others, tuple(aimed))
-            continue
-        key = (job.spec.throughputs, job.spec.shapes, job.allowed_nodes, job.bound_type)
-        if key not in known:
-            known[key] = _excluded(job, cluster)
-        found[job.job_id] = Limit(excluded=known[key])
-    return found
-
-
-def _excluded(job: Job, cluster: Cluster) -> tuple[NodeName, ...]:
-    """Return the nodes without the fastest type that has enough open nodes for a job.
-
-    Nodes with several types as well, where Slurm would choose, also those not meant for the job.
-    """
-    best: tuple[float, frozenset[NodeName]] = (0.0, frozenset())
-    for gpu_type, places in cluster.open_by_type.items():
-        may_be = job.bound_type in (None, gpu_type)
-        fitting = [n for n, _ in places if may_be and n.has_one_type and job.may_use(n.name)]
-        for shape in job.spec.shapes:
-            speed = job.spec.throughputs.on(gpu_type, job.spec.num_gpus, is_spread=shape.nodes > 1)
-            has_room = sum(node.gpus[0][1] >= shape.gpus_per_node for node in fitting)
-            if speed > best[0] and has_room >= shape.nodes:
-                best = (speed, frozenset(node.name for node in fitting))
-    if not best[1]:
-        return _impossible(job, cluster)
-    others = [n for n in cluster.nodes if n.name not in best[1]]
-    narrows = any(job.may_use(n.name) for n in others)
-    return tuple(n.name for n in others if narrows and (job.may_use(n.name) or len(n.gpus) > 1))
-
-
-def _impossible(job: Job, cluster: Cluster) -> tuple[NodeName, ...]:
-    """Return the nodes with a type on which a job does not run, unless these are all.
-
-    On nodes with several types Slurm would choose. Slurm accepts a job that excludes all nodes, and
-    never starts it.
-    """
-    usable = [node for node in cluster.nodes if job.may_use(node.name)]
-    wrong = [node.name for node in usable if not _runs_on_all_of(job, node)]
-    return tuple(wrong) if len(wrong) < len(usable) else ()
-
-
-def may_wait_unheld(job: Job, claim: Claim, cluster: Cluster) -> bool:
-    """Return whether Slurm can keep a job off the types on which it does not run.
-
-    Of nodes that its owner has changed since, hadard excludes none beside the owner's.
-    """
-    runs = [_runs_on_all_of(job, node) for node in cluster.nodes if job.may_use(node.name)]
-    return any(runs) and (all(runs) or not claim.excluded.is_kept)
-
-
-def _runs_on_all_of(job: Job, node: Node) -> bool:
-    return job.spec.throughputs.run_on_all((k for k, _ in node.gpus), job.spec.num_gpus)
 
 
 @dataclass
@@ -174,6 +68,7 @@ class Steerer:
     now_s: float
     # Time limits in seconds by GPU type, of jobs whose limit depends on it.
     limits_s: Mapping[JobId, Mapping[str, float]] = field(default_factory=dict)
+    round_s: float = math.inf
     _same: dict[tuple[int, ...], bool] = field(default_factory=dict)
 
     @cached_property
@@ -244,7 +139,9 @@ class Steerer:
         """Change what differs from Slurm's state, as far as a round may; return the faults."""
         from hadar_slurm.slurm.enforce.places import groups, nice_values
 
-        rows = [self.state.queue[job] for job in wanted]
+        most = int(min(MOST_CHANGES, changes_in(self.round_s, self.slurm.rpcs_per_s)))
+        order, others = self._kept(wanted, first)
+        rows = [self.state.queue[job] for job in order]
         pending = [row for row in self.state.queue.values() if row.state == "PENDING"]
         nice = nice_values(
             groups(rows),
@@ -255,17 +152,39 @@ class Steerer:
             max((row.priority for row in pending), default=0),
         )
         self._same.clear()
-        order = [*first, *(job for job in wanted if job not in first)]
         due = [k for k in order if self._event(self.state.queue[k], wanted[k], nice.get(k))]
-        faults: dict[JobId, str | SlurmError] = dict.fromkeys(due[MOST_CHANGES:], _LATER)
-        for at in range(0, len(due[:MOST_CHANGES]), AT_ONCE):
-            some = due[at : at + AT_ONCE]
-            try:
+        left = [job for job in others if self.ledger[job].steers][:most]
+        most -= len(left)
+        faults: dict[JobId, str | SlurmError] = dict.fromkeys([*others, *due[most:]], _LATER)
+        todo = due[:most]
+        try:
+            if left:
+                restore_jobs(self.slurm, self.ledger, self.state.queue, left)
+            for some in in_parts(due[:most], at_once(self.slurm.rpcs_per_s)):
                 faults |= self._change(some, wanted, nice)
-            except (SlurmError, LedgerError) as error:
-                log.warning("%s", error)
-                return faults | dict.fromkeys(due[at:], str(error))
+                del todo[: len(some)]
+        except (SlurmError, LedgerError) as error:
+            log.warning("%s", error)
+            faults |= dict.fromkeys(todo, str(error))
         return faults
+
+    def _kept(
+        self, wanted: Mapping[JobId, Limit], first: Sequence[JobId]
+    ) -> tuple[list[JobId], list[JobId]]:
+        """Return the jobs to be steered, those that are next first, and the others.
+
+        No more are steered at once than `hadar release` can give back in its time.
+        """
+        queue, ledger, rpcs_per_s = self.state.queue, self.ledger, self.slurm.rpcs_per_s
+        room = changes_in(RELEASED_WITHIN_S, rpcs_per_s)
+        changed = {job for job, row in queue.items() if ledger[job].has_changed(row)}
+        # One that has something lent keeps its place.
+        rank = {job: (job not in changed, -queue[job].priority) for job in wanted}
+        order = [*first, *sorted(wanted.keys() - first, key=rank.__getitem__)]
+        costs = accumulate(2 if wanted[job].aimed[1:] or ledger[job].sized else 1 for job in order)
+        room -= len(changed - wanted.keys())
+        number = sum(cost <= room for cost in costs)
+        return order[:number], order[number:]
 
     def _change(
         self, jobs: Sequence[JobId], wanted: Mapping[JobId, Limit], nice: Mapping[JobId, int]
@@ -364,11 +283,3 @@ def _num_nodes(row: QueueRow, claim: Claim, own: Request, limit: Limit) -> str:
     if number and str(number) != least:
         return f"{number}-{number}"
     return own.num_nodes if claim.sized or row.requested_nodes or row.restarts else ""
-
-
-def new_time_limit_s(
-    by_type: Mapping[str, float], gpu_types: Iterable[str], shown_s: float
-) -> int | None:
-    """Return the time limit in seconds of a job that may start on these types; None: unchanged."""
-    wanted = max((by_type.get(name.lower(), 0.0) for name in gpu_types), default=0.0)
-    return round(wanted) if wanted and wanted != shown_s else None

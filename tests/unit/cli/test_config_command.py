@@ -132,3 +132,24 @@ def test_the_file_is_named_as_for_every_other_command(tmp_path: Path, places: st
     fault = hadar("check", path, "--config", f"{path}.other").exception
     assert isinstance(fault, UsageError)
     assert "two files are named" in str(fault)
+
+
+SCONTROL = """#!/bin/sh
+echo "SlurmUser               = slurm(64030)"
+echo "SlurmctldParameters     = rl_enable"
+"""
+
+
+@pytest.mark.parametrize(("uid", "is_limited"), [(64_031, True), (64_030, False), (0, False)])
+def test_a_limit_of_slurm_that_slows_hadard_is_told(
+    tmp_path: Path, places: str, monkeypatch: pytest.MonkeyPatch, uid: int, *, is_limited: bool
+) -> None:
+    """It names what follows and the remedy, for the account that asks."""
+    program = tmp_path / "bin" / "scontrol"
+    program.parent.mkdir()
+    program.write_text(SCONTROL, encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    monkeypatch.setattr("os.geteuid", lambda: uid)
+    told = dict(command.surprises(parse_config(places + "mode: hold\n", "hadar.yaml")))
+    assert ("rl_refill_rate" in told.get("mode", "")) is is_limited

@@ -148,7 +148,7 @@ def test_each_batch_has_one_process_and_marks_that_nobody_can_foresee() -> None:
 
 def test_signals_and_changes_are_made_in_their_order() -> None:
     """Successive changes of the same kind share one process."""
-    runner = Scripted(answer=lambda argv, stdin: (0, "", ""))
+    runner = Scripted(answer=lambda argv, stdin: (0, "", stdin))
     CommandLine(runner).change(
         [SignalCheckpoint(ONE), SignalCheckpoint(TWO), Hold(ONE), SignalCheckpoint(THREE)]
     )

@@ -13,12 +13,13 @@ from fakes.fake_tools import FakeRunner
 
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.engine.loan import Loan
+from hadar_slurm.engine.rate_limit import AT_ONCE
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.scontrol import request_for
 from hadar_slurm.slurm.client.updates import ClearRequest, Hold, Release, SetRequest, Update
 from hadar_slurm.slurm.enforce.claim import Claim, State
-from hadar_slurm.slurm.enforce.ledger import AT_ONCE, FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.restore import Returned, restore_jobs
 
 NODES = "v100:4,p100:4,v100:2+k80:2"

@@ -15,11 +15,12 @@ from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Start, Status
 from hadar_slurm.engine.loan import Loan
+from hadar_slurm.engine.rate_limit import AT_ONCE
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.enforce.claim import Claim, State
-from hadar_slurm.slurm.enforce.ledger import AT_ONCE, FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.enforce.start_stop import Mover
 from hadar_slurm.slurm.settings import BackendSettings

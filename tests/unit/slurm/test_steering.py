@@ -18,9 +18,11 @@ from hadar_slurm.core.gpu_types import Needs
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Action, Start, Status, Stop
+from hadar_slurm.engine.gaps import gapped
 from hadar_slurm.errors import SlurmError, SlurmUnavailable
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.placement.limits import Limit, limits
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import QueueRow, excluded_nodes, nice_value
@@ -31,7 +33,6 @@ from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.enforce.places import nice_values
 from hadar_slurm.slurm.enforce.release_all import release_all
-from hadar_slurm.slurm.enforce.steering import Limit, gapped, limits
 from hadar_slurm.slurm.settings import BackendSettings
 
 BOTH = some_rates(v100=10.0, k80=1.0)
