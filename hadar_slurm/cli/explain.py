@@ -68,10 +68,14 @@ def explain(
         typer.echo(json.dumps(tree))
     else:
         console = Console(highlight=False, soft_wrap=True)
-        print_known(console, slurm.words, ended, life, standing, now_s)
+        never = slurm.record.why_never if slurm.record else ""
+        words = f"{slurm.words}: {never}" if never else slurm.words
+        print_known(console, words, ended, life, standing, now_s)
         if found is not None:
             changed_to = slurm.state if job_found.differs else ""
             print_explanation(console, found, standing, changed_to=changed_to)
+            if slurm.record is not None and (remedy := slurm.record.remedy(job)):
+                console.print(remedy, markup=False)
         elif ended is None:
             console.print(why_not, markup=False)
     if answer not in (Answer.FOUND, Answer.ENDED):

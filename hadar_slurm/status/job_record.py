@@ -12,6 +12,44 @@ from hadar_slurm.slurm.client.squeue import squeue
 
 _LIVE = HOLDING_STATES | {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
 _UNKNOWN = "Invalid job id"
+_CHANGE = "Its owner can change it with `scontrol update JobId={job} ...`"
+_AGAIN = "Its owner can cancel it, and submit it again"
+# What Slurm's reasons mean with which it never starts a job as it was submitted, and what its
+# owner can do.
+_NEVER = {
+    "BadConstraints": (
+        "no node has the GPUs, cores, memory and features that it requests together",
+        f"{_AGAIN} with less, or for other nodes",
+    ),
+    "PartitionTimeLimit": (
+        "its time limit is above that of its partition",
+        f"{_CHANGE} to a shorter TimeLimit, or another Partition",
+    ),
+    "PartitionNodeLimit": (
+        "its partition does not allow its number of nodes",
+        f"{_CHANGE} to another NumNodes, or another Partition",
+    ),
+    "AssocMaxWallDurationPerJobLimit": (
+        "its time limit is above that of its account",
+        f"{_CHANGE} to a shorter TimeLimit",
+    ),
+    "QOSMaxWallDurationPerJobLimit": (
+        "its time limit is above that of its QOS",
+        f"{_CHANGE} to a shorter TimeLimit, or another QOS",
+    ),
+    "AccountNotAllowed": ("its partition does not allow its account", f"{_CHANGE} to another"),
+    "QOSNotAllowed": ("its partition does not allow its QOS", f"{_CHANGE} to another"),
+    "InvalidAccount": ("its account does not exist any more", f"{_CHANGE} to another Account"),
+    "InvalidQOS": ("its QOS does not exist any more", f"{_CHANGE} to another QOS"),
+    "DependencyNeverSatisfied": (
+        "a job on which it depends has not ended as required",
+        f"{_CHANGE} to another Dependency, or cancel it",
+    ),
+    "ReservationDeleted": (
+        "its reservation does not exist any more",
+        f"{_CHANGE} to another ReservationName, or none",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +73,15 @@ class JobRecord:
     def is_live(self) -> bool:
         """Whether it is pending or holds resources."""
         return self.state in _LIVE
+
+    @property
+    def why_never(self) -> str:
+        """Return why Slurm cannot start a waiting job as it was submitted; "" if it may."""
+        return _NEVER.get(self.reason, ("", ""))[0] if self.state == "PENDING" else ""
+
+    def remedy(self, job: str) -> str:
+        """Return what the owner of such a job can do; "" for any other."""
+        return _NEVER[self.reason][1].format(job=job) if self.why_never else ""
 
     @property
     def words(self) -> str:

@@ -137,6 +137,8 @@ class JobSearch:
                 "stands behind the first jobs of its array or account, or hadard does not manage "
                 "its partition"
             )
+        if record.why_never:
+            return Answer.LEFT, _left_for_good(self.job, record)
         if decode_or_none(record.comment) is None:
             return Answer.LEFT, f"job {job} is left to Slurm: it was not submitted by hadar-sbatch"
         return Answer.NOT_TAKEN, (
@@ -145,6 +147,14 @@ class JobSearch:
             "not manage its partition, it uses options that hadard does not support "
             "(docs/hadar-sbatch.md), or `hadar leave` removed it"
         )
+
+
+def _left_for_good(job: str, record: JobRecord) -> str:
+    """Return what hadard does with a job that Slurm cannot start, and what its owner can do."""
+    description = decode_or_none(record.comment)
+    is_held = description is not None and description.is_held
+    does = "hadard ends its hold and leaves it to Slurm" if is_held else "it is left to Slurm"
+    return f"job {job}: {does}\n{record.remedy(job)}"
 
 
 def search(config: Config, path: Path, job: str, *, asks_slurm: bool) -> JobSearch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sys
 import time
 from dataclasses import replace
 
@@ -89,6 +90,12 @@ def test_what_slurm_finds_impossible_later_is_let_go(site: Site) -> None:
     assert is_let_go()
     log = site.hadard.log.read_text()
     assert log.count(f"job {job} is left to Slurm: BadConstraints on all nodes tried") == 1
+    config = str(site.hadard.directory / "hadar.yaml")
+    argv = [sys.executable, "-m", "hadar_slurm.cli.main", "explain", job, "--config", config]
+    slurm, hadard, owner = site.run(argv).stdout.splitlines()
+    assert slurm.startswith("Slurm: PENDING BadConstraints: no node has the GPUs, cores, memory")
+    assert hadard == f"job {job}: hadard ends its hold and leaves it to Slurm"
+    assert owner == "Its owner can cancel it, and submit it again with less, or for other nodes"
 
 
 def test_a_job_that_slurm_lets_wait_is_held_all_the_same(site: Site) -> None:

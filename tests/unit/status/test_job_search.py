@@ -1,0 +1,39 @@
+"""What hadar explain says of a job that is in no plan."""
+
+from __future__ import annotations
+
+import pytest
+
+from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.status.job_record import JobRecord
+from hadar_slurm.status.job_search import Answer, JobSearch, SlurmRecord
+
+HELD = encode(Description(workload="A3C", steps=9, is_held=True))
+
+
+@pytest.mark.parametrize(
+    ("reason", "comment", "does", "owner"),
+    [
+        ("BadConstraints", HELD, "hadard ends its hold and leaves it to Slurm", "with less, or"),
+        ("BadConstraints", "", "it is left to Slurm", "cancel it, and submit it again"),
+        ("PartitionTimeLimit", HELD, "hadard ends its hold", "JobId=7 ...` to a shorter TimeLimit"),
+        ("PartitionNodeLimit", "", "it is left to Slurm", "to another NumNodes"),
+    ],
+)
+def test_what_slurm_never_starts_is_said_with_what_its_owner_can_do(
+    reason: str, comment: str, does: str, owner: str
+) -> None:
+    record = JobRecord("PENDING", reason, comment)
+    found = JobSearch("7", "7", [], None, None, SlurmRecord(record))
+    answer, text = found.answer()
+    assert answer is Answer.LEFT
+    line, remedy = text.splitlines()
+    assert line.startswith(f"job 7: {does}")
+    assert owner in remedy
+    assert record.why_never
+
+
+def test_a_job_that_slurm_may_start_has_no_remedy() -> None:
+    """Also one that ran and was left with such a reason."""
+    for record in (JobRecord("PENDING", "Priority"), JobRecord("RUNNING", "BadConstraints")):
+        assert (record.why_never, record.remedy("7")) == ("", "")
