@@ -36,12 +36,12 @@ from typing import Any
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
-from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.daemon.main import COLLECT_AFTER
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.config import parse_nodes
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.journal import Journal
 from hadar_slurm.lab.demo.runs import Daemon, job_environment
 from hadar_slurm.policies.registry import DEFAULT_POLICY, make_policy

@@ -22,6 +22,13 @@ from pathlib import Path
 from typing import Dict, Mapping, Optional, Sequence, Set, Tuple
 
 from hadar_slurm import untrusted_files
+from hadar_slurm.assignment_file import (
+    Assignment,
+    AssignmentError,
+    assignment_path,
+    assignment_text,
+    shares,
+)
 from hadar_slurm.job_files import (
     ASSIGNMENTS_VARIABLE,
     COPIES_VARIABLE,
@@ -34,19 +41,14 @@ from hadar_slurm.job_files import (
     SPOOL_VARIABLE,
     STATES,
     VERSION,
-    Assignment,
-    AssignmentError,
     ProgressReport,
     ReportError,
     SquattedError,
-    assignment_path,
-    assignment_text,
     of_version,
     parse_report,
     read_own_report,
     read_report,
     report_path,
-    shares,
     user_reports,
 )
 

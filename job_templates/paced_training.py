@@ -34,9 +34,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from hadar_slurm import handoff
-from hadar_slurm.core.throughput import GangThroughput, Throughputs, parse_table
+from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.errors import HadarError, SlurmError, UsageError
 from hadar_slurm.jobspec.gres import parse_gpu_detail
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.resources import data_file
 from hadar_slurm.slurm.client.runner import Runner
 

@@ -199,13 +199,3 @@ class Needs:
             if has is not None and has < least:
                 return f"its {what} is {has:g}{unit}, {least:g}{unit} is needed"
         return ""
-
-
-_UNITS = {"": 1.0, "g": 1.0, "gb": 1.0, "m": 1e-3, "mb": 1e-3, "t": 1e3, "tb": 1e3}
-
-
-def parse_memory_gb(text: str) -> float | None:
-    """Return GB from `40`, `40G`, `40GB` or `40000M`; None for anything else."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", text.strip().lower())
-    unit = _UNITS.get(found[2].replace("ib", "b")) if found else None
-    return float(found[1]) * unit if found and unit else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from hadar_slurm.core.cluster import GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.throughput import Throughputs
-from hadar_slurm.errors import JobSpecError, PhaseError
+from hadar_slurm.errors import JobSpecError
 
 
 class Shape(NamedTuple):
@@ -160,26 +160,6 @@ class Phase(StrEnum):
 # Tuples: a search by identity is faster than the hash of an enumeration's member.
 _PLANNABLE = (Phase.QUEUED, Phase.RUNNING, Phase.STARTING)
 _FINAL = (Phase.DONE, Phase.FAILED, Phase.CANCELLED)
-_ENDS = frozenset(_FINAL)
-
-# Every legal transition; any other is a bug here or in the parsing of Slurm.
-PHASE_MOVES: Mapping[Phase, frozenset[Phase]] = {
-    # A job may start and even end between two observations.
-    Phase.QUEUED: frozenset({Phase.STARTING, Phase.RUNNING, Phase.STOPPING}) | _ENDS,
-    # Back to QUEUED when it could not start in time.
-    Phase.STARTING: frozenset({Phase.QUEUED, Phase.RUNNING, Phase.STOPPING}) | _ENDS,
-    # Straight to QUEUED when its node died and Slurm requeued it, to STARTING when moved.
-    Phase.RUNNING: frozenset({Phase.QUEUED, Phase.STARTING, Phase.STOPPING}) | _ENDS,
-    # Stopped to be placed elsewhere, or for good.
-    Phase.STOPPING: frozenset({Phase.QUEUED, Phase.STARTING, Phase.RUNNING}) | _ENDS,
-    **{end: frozenset() for end in _ENDS},
-}
-
-
-def check_phase_move(job_id: JobId, before: Phase, after: Phase) -> None:
-    """Raise PhaseError unless a job may go from `before` to `after`; staying is always legal."""
-    if before is not after and after not in PHASE_MOVES[before]:
-        raise PhaseError(f"job {job_id} cannot go from {before} to {after}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -193,6 +193,20 @@ class Snapshot:
             return self
         jobs = (job for job in self.jobs if not job.left_out)
         return replace(self, jobs=tuple([_of_smallest(job) if unequal else job for job in jobs]))
+
+    def without(self, jobs: Set[JobId]) -> Snapshot:
+        """Return the snapshot without some jobs; what they hold is occupied."""
+        if not jobs:
+            return self
+        held = (job.allocation.slots for job in self.jobs if job.job_id in jobs)
+        return Snapshot.of(
+            now_s=self.now_s,
+            cluster=self.cluster,
+            jobs=[job for job in self.jobs if job.job_id not in jobs],
+            occupied=summed([*self.occupied, *chain(*held)]),
+            rules=self.rules,
+            ended=self.ended,
+        )
 
     @property
     def plannable_capacity(self) -> dict[Slot, int]:

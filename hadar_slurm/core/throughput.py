@@ -14,10 +14,7 @@ Conventions, and where they come from:
 
 from __future__ import annotations
 
-import json
-import re
 import sys
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,11 +23,6 @@ from typing import Any, NamedTuple
 from hadar_slurm.errors import ConfigError
 
 SPREAD_FACTOR = 0.8
-
-# Gavel's form: `k80_unconsolidated` has the throughputs of gangs across nodes, and a key is a
-# Python tuple of workload and gang size, "('LM (batch size 5)', 2)".
-_ACROSS = "_unconsolidated"
-_GAVEL_KEY = re.compile(r"""\((['"])(?P<workload>.+)\1, (?P<gang>[0-9]+)\)""", re.DOTALL)
 
 
 class GangThroughput(NamedTuple):
@@ -127,120 +119,22 @@ def workload_name(model: str, batch_size: int | None) -> str:
     return model if batch_size is None else f"{model} (batch size {batch_size})"
 
 
-def parse_table(text: str, origin: str) -> ThroughputTable:
-    """Return the table in JSON `text`, in either of two forms; `origin` names it in errors.
-
-    Hadar's: `{"source": str, "workloads": {name: {gpu_type: {gang: [together, spread or null]}}}}`.
-    Gavel's (OSDI'20, scheduler/simulation_throughputs.json), as published:
-    `{gpu_type: {"('<name>', <gang>)": {"null": alone, "('<other>', <gang>)": [mine, other]}}}`, a
-    type `<gpu_type>_unconsolidated` for gangs across nodes, throughputs of pairs that share GPUs
-    not used. All in steps/s; 0: does not fit. Raises ConfigError at the first wrong value.
-    """
-
-    def object_of(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        # json itself silently keeps the last of two equal keys.
-        tree = dict(pairs)
-        if len(tree) < len(pairs):
-            twin = Counter(key for key, _ in pairs).most_common(1)[0][0]
-            raise ConfigError(f"{origin}: key {twin!r} is given twice in one object; keep one")
-        return tree
-
-    try:
-        tree = json.loads(text, object_pairs_hook=object_of)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{origin}: not JSON: {error}") from error
-    source = origin
-    if isinstance(tree, dict) and isinstance(tree.get("workloads"), dict):
-        rows = {name: _rows(k, f"{origin}: {name}") for name, k in tree["workloads"].items()}
-        source = str(tree.get("source", origin))
-    elif isinstance(tree, dict) and _is_gavels(tree):
-        rows = _gavel_rows(tree, origin)
-    else:
-        raise ConfigError(
-            f'{origin}: expected an object with "workloads", an object of its own, or a table in '
-            'Gavel\'s form: {"v100": {"(\'LM (batch size 5)\', 2)": {"null": 185.7}}}'
-        )
-    names: dict[str, str] = {}
-    for name in rows:
-        other = names.setdefault(name.lower(), name)
-        if other != name:
-            raise ConfigError(
-                f"{origin}: {name}: given already as {other}; upper and lower case are one workload"
-            )
-    return ThroughputTable(source, {name: Throughputs.of(pairs) for name, pairs in rows.items()})
-
-
-def _is_gavels(tree: Mapping[str, object]) -> bool:
-    """Return whether every value is an object and some key in one looks like Gavel's."""
-    objects = [entries for entries in tree.values() if isinstance(entries, dict)]
-    keys = (key for entries in objects for key in entries)
-    return len(objects) == len(tree) and any(key.startswith("(") for key in keys)
-
-
-def _gavel_rows(
-    tree: Mapping[str, object], origin: str
-) -> dict[str, dict[tuple[str, int], GangThroughput]]:
-    """Return the rows of each workload in a table in Gavel's form."""
-    found: dict[tuple[str, str, int, bool], float] = {}
-    for column, entries in tree.items():
-        is_across = column.lower().endswith(_ACROSS)
-        gpu_type = column.lower().removesuffix(_ACROSS)
-        for key, entry in _items(entries, f"{origin}: {column}"):
-            here = f"{origin}: {column}, {key}"
-            match = _GAVEL_KEY.fullmatch(key)
-            if match is None:
-                raise ConfigError(f"{here}: expected a key like \"('LM (batch size 5)', 2)\"")
-            place = (match["workload"], gpu_type, _gang_size(match["gang"], here), is_across)
-            if place in found:
-                raise ConfigError(f"{here}: given twice; upper and lower case are one GPU type")
-            throughputs = dict(_items(entry, here))
-            if "null" not in throughputs:
-                raise ConfigError(f'{here}: no "null", the steps/s of the workload alone')
-            found[place] = _throughput(throughputs["null"], here)
-    rows: dict[str, dict[tuple[str, int], GangThroughput]] = {}
-    for (workload, gpu_type, size, is_across), throughput in found.items():
-        if not is_across:
-            # A gang of one spans nothing: what Gavel repeats there is not one across nodes.
-            spread = found.get((workload, gpu_type, size, True)) if size > 1 else None
-            rows.setdefault(workload, {})[gpu_type, size] = GangThroughput(throughput, spread)
-        elif (workload, gpu_type, size, False) not in found:
-            raise ConfigError(
-                f"{origin}: {gpu_type}{_ACROSS}: ('{workload}', {size}) has a rate across nodes "
-                f"and none in {gpu_type!r}, within one; give both"
-            )
-    return rows
-
-
-def _rows(gpu_types: object, place: str) -> dict[tuple[str, int], GangThroughput]:
-    rows: dict[tuple[str, int], GangThroughput] = {}
-    for gpu_type, sizes in _items(gpu_types, place):
-        for size, pair in _items(sizes, f"{place}, {gpu_type}"):
-            here = f"{place}, {gpu_type}, gang {size}"
-            row = (gpu_type.lower(), _gang_size(size, here))
-            if row in rows:
-                raise ConfigError(f"{here}: given twice; upper and lower case are one GPU type")
-            if not isinstance(pair, list) or len(pair) != 2:
-                raise ConfigError(
-                    f"{here}: expected [within a node, across nodes or null], not {pair!r}"
-                )
-            spread = None if pair[1] is None else _throughput(pair[1], here)
-            rows[row] = GangThroughput(_throughput(pair[0], here), spread)
-    return rows
-
-
-def _items(value: object, place: str) -> Iterable[tuple[str, object]]:
+def items_of(value: object, place: str) -> Iterable[tuple[str, object]]:
+    """Return the entries of an object; raises ConfigError for anything else."""
     if not isinstance(value, dict):
         raise ConfigError(f"{place}: expected an object, not {value!r}")
     return value.items()
 
 
-def _gang_size(text: str, place: str) -> int:
+def gang_size(text: str, place: str) -> int:
+    """Return a number of GPUs; raises ConfigError."""
     if not (text.isascii() and text.isdigit() and 1 <= len(text) <= 9 and int(text) >= 1):
         raise ConfigError(f"{place}: a gang is a whole number of GPUs, 1 or more")
     return int(text)
 
 
-def _throughput(value: Any, place: str) -> float:
+def steps_per_s_of(value: Any, place: str) -> float:
+    """Return a throughput; raises ConfigError."""
     if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:
         raise ConfigError(
             f"{place}: a rate is a finite number of steps/s, 0 or more, not {value!r}"

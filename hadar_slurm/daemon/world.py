@@ -16,11 +16,10 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
-from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.daemon.adapter import make_adapter
-from hadar_slurm.engine.breakers import without
 from hadar_slurm.engine.rate_limit import is_slow
 from hadar_slurm.errors import ConfigError, HadarError
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.policies.policy import Policy, SolverLimits, heeds_gangs
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.resources import data_file
@@ -121,7 +120,7 @@ class Remembering:
         left_out = {job.job_id for job in snapshot.jobs if not job.left_out} - self.planned
         try:
             found = begins(
-                without(snapshot, frozenset(left_out)),
+                snapshot.without(left_out),
                 self.forecaster,
                 is_enough=lambda begun: len(begun) >= _MOST_FORESEEN,
                 round_s=round_s,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from hadar_slurm.core.cluster import JobId, naturally_sorted
 from hadar_slurm.core.job import Phase
@@ -19,10 +20,13 @@ from hadar_slurm.core.plan import Plan, WaitReason, check_plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.engine.actions import Outcome, Start, Status, Stop
 from hadar_slurm.engine.backend import Backend, Wake
-from hadar_slurm.engine.breakers import Attempt, Breakers, without
+from hadar_slurm.engine.breakers import Breakers
 from hadar_slurm.engine.reconcile import Renewals, reconcile
 from hadar_slurm.errors import HadarError, SlurmError, SlurmUnavailable
 from hadar_slurm.policies.policy import Policy, heeds_gangs
+
+if TYPE_CHECKING:
+    from hadar_slurm.engine.breaker_search import Attempt
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +135,7 @@ def run_round(
         make = partial(_valid_plan, policy, round_, durations, clock)
         plan = _planned(snapshot, make, carried.breakers, lambda: clock() > late_s)
         left_out = dict(carried.breakers.left_out) if carried.breakers else {}
-        actions = reconcile(without(snapshot, frozenset(left_out)), plan, carried.renewals)
+        actions = reconcile(snapshot.without(left_out.keys()), plan, carried.renewals)
         waiting = [job for job in left_out if snapshot.by_id[job].phase is Phase.QUEUED]
         plan = plan.with_waiting(waiting, WaitReason.BREAKS_PLAN)
         record = replace(record, plan=plan, left_out=left_out)

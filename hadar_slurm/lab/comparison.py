@@ -12,8 +12,8 @@ from rich.console import Console
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.snapshot import GangRules
-from hadar_slurm.core.units import parse_number
 from hadar_slurm.errors import HadarError, UsageError
+from hadar_slurm.jobspec.units import parse_number
 from hadar_slurm.lab.adoption import (
     adoption_cells,
     adoption_notes,

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hadar_slurm.core.cluster import GpuType
+from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.core.gang import Allocation, Gang
-from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, check_phase_move
+from hadar_slurm.core.job import Job, JobSpec, Phase, Progress
+from hadar_slurm.errors import PhaseError
 
 # Steps below this are rounding: the job has finished.
 _FRACTION = 1e-6
@@ -174,3 +175,9 @@ class SimJob:
     def _move_to(self, phase: Phase) -> None:
         check_phase_move(self.spec.job_id, self.phase, phase)
         self.phase = phase
+
+
+def check_phase_move(job_id: JobId, before: Phase, after: Phase) -> None:
+    """Raise PhaseError where a job that has ended would go on."""
+    if before.is_final and before is not after:
+        raise PhaseError(f"job {job_id} cannot go from {before} to {after}")

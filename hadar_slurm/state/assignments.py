@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from hadar_slurm import untrusted_files
+from hadar_slurm.assignment_file import Assignment, assignment_path, assignment_text
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.job_files import Assignment, assignment_path, assignment_text
 from hadar_slurm.state.spool import ASSIGNMENTS_MODE
 
 _NAME = assignment_path(Path(), "").name

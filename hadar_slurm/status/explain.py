@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.snapshot import Snapshot
-from hadar_slurm.engine.breakers import without
 from hadar_slurm.journal import Line, gang_tree
 from hadar_slurm.journal.values import credits_of, snapshot_of
 from hadar_slurm.policies.policy import Policy
@@ -122,7 +121,7 @@ def explain(
 
     def forecast(seen: Snapshot) -> Mapping[JobId, Begin]:
         return begins(
-            without(seen, left_out),
+            seen.without(left_out),
             policy,
             is_enough=lambda begun: job_id in begun,
             round_s=float(line["length_s"]),

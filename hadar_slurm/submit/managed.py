@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hadar_slurm.core.gpu_types import NO_TYPES
-from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.job_files import COPIES_VARIABLE
 from hadar_slurm.jobspec.estimator import Estimator
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.resources import data_file
 from hadar_slurm.state.heartbeat import Heartbeat
 from hadar_slurm.submit.compose import compose, variables

@@ -23,12 +23,12 @@ from integration.site import Site, eventually, gpu_tree, gpus_in
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.engine.backend import Backend
 from hadar_slurm.errors import SlurmError
 from hadar_slurm.handoff import ProgressReport, report_path, user_reports, write_report
 from hadar_slurm.jobspec.estimator import Estimator
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.resources import data_file
 from hadar_slurm.sim.backend import SimBackend
 from hadar_slurm.slurm.backend import SlurmBackend

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hadar_slurm.core.throughput import parse_table
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.lab.policies.gavel_rounds import Gavel
 from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment
 from hadar_slurm.lab.traces.cluster import parse_cluster

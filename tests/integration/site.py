@@ -17,10 +17,10 @@ from typing import Any
 from ClusterShell.NodeSet import NodeSet
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.processes import wait_until
 from hadar_slurm.handoff import ProgressReport, read_report
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.journal import Line
 from hadar_slurm.journal.reader import read_journal
 from hadar_slurm.lab.demo.runs import Daemon, job_environment

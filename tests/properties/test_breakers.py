@@ -13,7 +13,8 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.plan import Plan, WaitReason, check_plan
 from hadar_slurm.core.snapshot import Snapshot
-from hadar_slurm.engine.breakers import LEAST_PLANS, MOST_PLANS, ROUNDS, Breakers, without
+from hadar_slurm.engine.breaker_search import LEAST_PLANS, MOST_PLANS
+from hadar_slurm.engine.breakers import ROUNDS, Breakers
 from hadar_slurm.errors import InvalidPlan
 
 
@@ -88,7 +89,7 @@ def test_what_a_breaker_holds_stays_occupied() -> None:
     """A running job that is left out keeps its GPUs: they are not given to others."""
     running, waiting = a_job("1", on="n1:V100:2"), a_job("2", gpus=1)
     snapshot = snapshot_of([running, waiting])
-    rest = without(snapshot, frozenset({JobId("1")}))
+    rest = snapshot.without({JobId("1")})
     assert [job.job_id for job in rest.jobs] == ["2"]
     assert sum(rest.plannable_capacity.values()) == 2
     breakers = Breakers()

@@ -25,11 +25,11 @@ from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import Job, JobSpec
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
-from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.errors import HadarError, SlurmUnavailable
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.journal import Line, as_line
 from hadar_slurm.lab.study.bounds import bounds
 from hadar_slurm.lab.study.experiment import RULES, ExperimentSettings, run_experiment

@@ -7,9 +7,9 @@ import yaml
 from fakes import policy_page
 
 from hadar_slurm.config import Config, SolverConfig, load_config
-from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.daemon.options import option_parser
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import parse_gavel_trace
 from hadar_slurm.policies.hadar_paper.utility import UTILITIES

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import hadar_slurm
-from hadar_slurm.core.throughput import Throughputs, ThroughputTable, parse_table
+from hadar_slurm.core.throughput import Throughputs, ThroughputTable
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.resources import data_file
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from hadar_slurm.core.units import parse_count, parse_number
 from hadar_slurm.errors import TraceError
+from hadar_slurm.jobspec.units import parse_count, parse_number
 
 MAX_GANG = 100_000
 MAX_STEPS = 2**53

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hadar_slurm.core.units import parse_number
 from hadar_slurm.errors import UsageError
+from hadar_slurm.jobspec.units import parse_number
 
 PRESETS: Mapping[str, str] = {
     "sia": "30,DeepSpeech2=25,ResNet-50=250,ResNet-18=30,BERT=120,YOLOv3=45",

@@ -20,9 +20,9 @@ from functools import cached_property
 from hadar_slurm.core.gpu_types import type_among
 from hadar_slurm.core.throughput import SPREAD_FACTOR, GangThroughput, Throughputs, ThroughputTable
 from hadar_slurm.core.type_ratios import MOST, Ratio, RatioOrigin, TypeRatios
-from hadar_slurm.core.units import parse_number
 from hadar_slurm.errors import UsageError
 from hadar_slurm.jobspec.estimator import shipped_ratios
+from hadar_slurm.jobspec.units import parse_number
 
 DEFAULT_REFERENCE = "V100"
 

@@ -49,7 +49,6 @@ from operator import truediv
 
 from hadar_slurm.core.cluster import JobId, TypeIndex
 from hadar_slurm.core.job import Job, Phase
-from hadar_slurm.policies.hadar.drawn_sizes import chances, drawn_left_s, trained_s
 from hadar_slurm.policies.hadar.forward_play import Play, PlayedJob, Pools, Resolution
 from hadar_slurm.policies.hadar.history import History
 from hadar_slurm.policies.hadar.kinds import Kinds
@@ -176,7 +175,11 @@ class View:
         ]
         by_length = sorted(jobs, key=lambda job: job.steps_left / kinds.of(job).best)
         expected = history.expected()
-        drawn_s = drawn_left_s(by_length, kinds)
+        drawn_s: Mapping[JobId, float] = {}
+        if any(job.belief for job in jobs):  # in simulations only
+            from hadar_slurm.policies.hadar.drawn_sizes import drawn_left_s
+
+            drawn_s = drawn_left_s(by_length, kinds)
         view = cls(kinds, by_length, expected, nodes, history, horizon, drawn_s)
         return view.thinned(math.ceil((len(jobs) + len(expected)) / _MOST_JOBS))
 
@@ -232,10 +235,10 @@ class View:
         # The nodes of a former job may be closed now.
         expected = [(in_s, job) for in_s, job in self.expected if self.kinds.of(job).best > 0]
         coming = [self._expected(in_s, job, way) for in_s, job in expected]
-        for played, (_, job), chance in zip(coming, expected, chances(), strict=False):
-            if job.belief:
-                played.left_s = job.belief.rest_s(0.0, chance)
-                played.alone_s, played.belief = played.left_s, job.belief
+        if any(job.belief for _, job in expected):
+            from hadar_slurm.policies.hadar.drawn_sizes import draw_arrivals
+
+            draw_arrivals(coming, (job for _, job in expected))
         return coming
 
     def _played(self, job: Job, way: Way, decided: TypeIndex | None) -> PlayedJob:
@@ -245,7 +248,7 @@ class View:
         believed_s = played.left_s = job.steps_left / kind.best
         if job.belief:
             played.left_s, played.belief = self.drawn_s[job.job_id], job.belief
-            played.alone_s = trained_s(job, self.kinds) + played.left_s
+            played.alone_s = job.progress.steps_done / kind.best + played.left_s
         played.has_run = job.phase is Phase.RUNNING or job.progress.steps_done > 0
         played.is_promoted = job.job_id in way.promoted
         if decided in kind.by_speed:

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from hadar_slurm.assignment_file import shares
 from hadar_slurm.core.cluster import GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress
 from hadar_slurm.core.snapshot import Ended
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
-from hadar_slurm.job_files import shares
 from hadar_slurm.jobspec.description import MAX_RESTART_S, MAX_THROUGHPUT, MIN_THROUGHPUT
 from hadar_slurm.slurm.client.parse import HOLDING_STATES
 from hadar_slurm.slurm.jobs.seen import SeenJob, final_phase

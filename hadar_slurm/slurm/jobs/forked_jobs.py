@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hadar_slurm.assignment_file import Assignment
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.engine.actions import Action, Outcome, Status, Stop
 from hadar_slurm.engine.averages import Averages
-from hadar_slurm.job_files import Assignment
 from hadar_slurm.slurm.jobs.array_jobs import Fork, Task
 from hadar_slurm.slurm.jobs.observation import Forks
 from hadar_slurm.slurm.jobs.seen import Course, Treated

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from hadar_slurm.core.units import parse_count
 from hadar_slurm.errors import JobSpecError
+from hadar_slurm.jobspec.units import parse_count
 from hadar_slurm.submit.own_options import PREFIX
 from hadar_slurm.submit.request import SbatchRequest
 

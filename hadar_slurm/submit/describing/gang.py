@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hadar_slurm.core.job import Shape
-from hadar_slurm.core.units import parse_count
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import GPU_OPTIONS, may_ask, parse_shape
+from hadar_slurm.jobspec.units import parse_count
 from hadar_slurm.submit.describing.copy_gangs import CopyGangs
 from hadar_slurm.submit.gpu_options import PER_NODE, UNCOUNTED
 from hadar_slurm.submit.own_options import PREFIX

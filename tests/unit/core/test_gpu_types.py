@@ -10,9 +10,9 @@ from hadar_slurm.core.gpu_types import (
     facts_of,
     is_slice,
     parse_gpu_types,
-    parse_memory_gb,
     with_own,
 )
+from hadar_slurm.jobspec.units import parse_memory_gb
 from hadar_slurm.resources import data_file
 
 SHIPPED = parse_gpu_types(data_file("gpu_types.json").read_text(encoding="utf-8"))

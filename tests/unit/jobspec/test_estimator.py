@@ -8,10 +8,11 @@ import pytest
 from builders import some_rates
 
 from hadar_slurm.core.gpu_types import Needs
-from hadar_slurm.core.throughput import ThroughputTable, parse_table
+from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.core.throughput_model import Origin, Place, Workload
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.estimator import Estimator
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.lab.traces.speeds import SpeedTable
 from hadar_slurm.resources import data_file
 

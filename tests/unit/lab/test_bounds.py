@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.throughput import GangThroughput, Throughputs, parse_table
+from hadar_slurm.core.throughput import GangThroughput, Throughputs
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.lab.policies.greedy import srsf
 from hadar_slurm.lab.study.bounds import Bounds, bounds, forking_bound_s
 from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment

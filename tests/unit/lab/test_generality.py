@@ -9,7 +9,8 @@ from math import inf
 import pytest
 from studies import CLUSTER, a_record, some_jobs
 
-from hadar_slurm.core.throughput import ThroughputTable, parse_table
+from hadar_slurm.core.throughput import ThroughputTable
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.lab.comparison import comparison_of
 from hadar_slurm.lab.study import generality
 from hadar_slurm.lab.study.compare import ClusterWorkload, Record, StudyWorkload

@@ -10,7 +10,7 @@ from builders import ROUND, a_job, a_snapshot, placed_by, reasons_of, some_rates
 
 from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.core.plan import WaitReason
-from hadar_slurm.core.throughput import parse_table
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.lab.policies.greedy import las, remaining_service, srsf
 from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment
 from hadar_slurm.lab.traces.cluster import parse_cluster

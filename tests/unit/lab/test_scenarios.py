@@ -6,7 +6,8 @@ from random import Random
 
 from studies import a_record
 
-from hadar_slurm.core.throughput import ThroughputTable, parse_table
+from hadar_slurm.core.throughput import ThroughputTable
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.lab.study.scenarios import NODE_SPEEDS, SCENARIOS, Overrides, even_mix, mix
 from hadar_slurm.lab.study.summary import groups
 from hadar_slurm.resources import data_file

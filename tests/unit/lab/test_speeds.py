@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable, parse_table
+from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable
 from hadar_slurm.errors import UsageError
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.lab.traces.speeds import SpeedTable, parse_gpu_speeds
 from hadar_slurm.resources import data_file
 

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable, parse_table
+from hadar_slurm.core.throughput import GangThroughput, Throughputs, ThroughputTable
 from hadar_slurm.errors import UsageError
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.lab.traces.workload import (
     GENERATORS,
     HADAR_SIZES,

@@ -16,8 +16,8 @@ import pytest
 from builders import GOLDEN, golden
 from contenders import NAMED, SOLVER_FREE
 
-from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.engine.loop import RoundRecord
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.lab.study.compare import FORKING
 from hadar_slurm.lab.study.experiment import ExperimentSettings, forked, run_experiment
 from hadar_slurm.lab.traces.cluster import parse_cluster

@@ -15,9 +15,10 @@ from hadar_slurm.core.gang import Allocation
 from hadar_slurm.core.job import Job, Phase, Shape
 from hadar_slurm.core.plan import Plan, check_plan
 from hadar_slurm.core.snapshot import Snapshot
-from hadar_slurm.core.throughput import GangThroughput, Throughputs, parse_table
+from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.daemon.world import Remembering
 from hadar_slurm.errors import InvalidPlan
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.lab.study.bounds import forking_bound_s
 from hadar_slurm.lab.study.experiment import ExperimentSettings, forked, run_experiment
 from hadar_slurm.lab.study.scenarios import MIX_CLUSTER, mix

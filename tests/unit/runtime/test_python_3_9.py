@@ -17,7 +17,7 @@ from hadar_slurm.older_python import TextEnum, zip_equal
 
 ROOT = Path(hadar_slurm.__file__).parents[1]
 PACKAGE = ROOT / "hadar_slurm"
-BESIDE = ("__init__", "handoff", "job_files", "older_python", "untrusted_files")
+BESIDE = ("__init__", "assignment_file", "handoff", "job_files", "older_python", "untrusted_files")
 SOURCES = sorted(
     [
         *(PACKAGE / "runtime").rglob("*.py"),

@@ -13,7 +13,6 @@ from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.daemon.world import Remembering
-from hadar_slurm.engine.breakers import without
 from hadar_slurm.errors import HadarError
 from hadar_slurm.policies.fifo import YarnCapacity
 from hadar_slurm.policies.hadar.policy import Hadar
@@ -137,7 +136,7 @@ def test_hadard_foresees_the_starts_of_the_jobs_that_it_can_plan() -> None:
     snapshot = a_snapshot("1xV100", *[waiting(str(n), float(n)) for n in range(1, 5)])
     with pytest.raises(KeyError):
         policy.plan(snapshot, Round(0, 0.0, 360.0))
-    policy.plan(without(snapshot, frozenset({JobId("2")})), Round(0, 0.0, 360.0))
+    policy.plan(snapshot.without({JobId("2")}), Round(0, 0.0, 360.0))
     assert [*policy.foresee(snapshot, 360.0)] == ["1", "3", "4"]
 
 

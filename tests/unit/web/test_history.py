@@ -22,10 +22,10 @@ from web_journals import (
 )
 
 from hadar_slurm.core.snapshot import Round, Snapshot
-from hadar_slurm.core.throughput import parse_table
 from hadar_slurm.engine.actions import Outcome, Status
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.engine.reconcile import reconcile
+from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.journal import as_line
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.load import parse_gavel_trace

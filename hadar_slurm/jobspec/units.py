@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 
+from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import UsageError
 
 
@@ -28,3 +30,23 @@ def parse_count(text: str, what: str, fault: type[UsageError]) -> int:
     if not (1 <= value < math.inf and value == int(value)):
         raise fault(f"{what} {text!r}: expected a whole number, 1 or more")
     return int(value)
+
+
+_GB = {"": 1.0, "g": 1.0, "gb": 1.0, "m": 1e-3, "mb": 1e-3, "t": 1e3, "tb": 1e3}
+
+
+def parse_memory_gb(text: str) -> float | None:
+    """Return GB from `40`, `40G`, `40GB` or `40000M`; None for anything else."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", text.strip().lower())
+    unit = _GB.get(found[2].replace("ib", "b")) if found else None
+    return float(found[1]) * unit if found and unit else None
+
+
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def parse_duration(text: str) -> float | None:
+    """Return `90s`, `20m`, `1.5h`, `1d` or a time limit of sbatch's in seconds; None if invalid."""
+    if found := re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd])", text.strip().lower()):
+        return float(found[1]) * _SECONDS[found[2]]
+    return parse_time_limit(text)
