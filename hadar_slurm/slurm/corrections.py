@@ -26,6 +26,8 @@ from hadar_slurm.slurm.jobs.seen import Course
 
 log = logging.getLogger(__name__)
 
+_MOST_REFUSED = 2
+
 
 @dataclass
 class Corrections:
@@ -42,7 +44,10 @@ class Corrections:
 
     def restore(self, seen: Observation, state: SlurmState) -> None:
         """Restore the requests of jobs that hadard may not place, or not steer, any more."""
-        if not (jobs := {*seen.of(Course.RESTORED), *self._lent_beside_kept(state.queue)}):
+        # Slurm 24.11 takes no change of some; those have been tried twice.
+        refused = {job for job, times in self.ledger.unlistable.items() if times > _MOST_REFUSED}
+        jobs = {*seen.of(Course.RESTORED), *self._lent_beside_kept(state.queue)} - refused
+        if not jobs:
             self._restore_delayed_since_s = math.inf
             return
         if waits_for_nodes(state.nodes):

@@ -464,6 +464,9 @@ class FakeSlurm:
             job.nice = int(value)
         elif key == "ExcNodeList":
             self._must_wait(job)
+            # The list that it has already is accepted.
+            if fold_out(value) != job.excluded and not {*fold_out(value)} <= self.nodes.keys():
+                raise Rejected("Invalid node name specified")
             job.excluded = fold_out(value)
         elif key == "Dependency":
             job.dependency = int(value.removeprefix("afterok:") or 0)
@@ -511,6 +514,9 @@ class FakeSlurm:
     def _must_not_have_ended(self, job: FakeJob) -> None:
         if not job.is_live:
             raise Rejected("Job has already finished")
+        # Slurm 24.11 refuses every change of such a job, a release too.
+        if job.state == "PENDING" and not (self.keeps_types or {*job.excluded} <= {*self.nodes}):
+            raise Rejected("Invalid node name specified")
 
     def _check(self, job: FakeJob) -> None:
         """Reject a submission that could not start even on the empty cluster."""

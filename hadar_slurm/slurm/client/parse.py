@@ -11,7 +11,6 @@ from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId, Node, NodeName
 from hadar_slurm.core.gang import Gang
@@ -376,37 +375,6 @@ def nice_value(detail: str) -> int | None:
 def time_limit_s(detail: str) -> float:
     """Return a job's time limit in seconds by its detail line; 0: none, or it is in doubt."""
     return parse_time_limit(_only("TimeLimit", detail) or "UNLIMITED") or 0.0
-
-
-_SIZES = ("MinCPUsNode", "CPUs/Task", "MinMemoryNode", "MinMemoryCPU")
-_MEMORY = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)")
-_MB = {"K": 1 / 1024, "M": 1.0, "": 1.0, "G": 1024.0, "T": 1024.0**2}
-
-
-class Sizes(NamedTuple):
-    """The cores and MB of memory that a pending job asks for, as in `Request`."""
-
-    node_cores: str
-    task_cores: str
-    node_memory_mb: str
-    core_memory_mb: str
-
-
-def sizes(detail: str) -> Sizes | None:
-    """Return a job's cores and memory by its detail line; None if a text of its user imitates them.
-
-    Slurm shows the memory of the node or that of a core.
-    """
-    found = [_values(name, detail) for name in _SIZES]
-    cores, task_cores, *memory = ("".join(values) for values in found)
-    is_sure = all(len(values) <= 1 for values in found) and cores.isdecimal()
-    if not (is_sure and task_cores.isdecimal() and len(list(filter(None, memory))) == 1):
-        return None
-    amounts = [_MEMORY.fullmatch(text) if text else None for text in memory]
-    if not any(amounts):
-        return None
-    node, core = (str(round(float(m[1]) * _MB[m[2]])) if m else "" for m in amounts)
-    return Sizes(cores, task_cores, node, core)
 
 
 _NUM_NODES = re.compile(r" NumNodes=(\d+)(-\d+)? ")

@@ -20,10 +20,11 @@ from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.errors import ConfigError, SlurmError, SlurmOutputError, SlurmUnavailable
 from hadar_slurm.jobspec.constraint import fold_out
+from hadar_slurm.jobspec.cores_memory import Sizes
 from hadar_slurm.slurm.client import parse
 from hadar_slurm.slurm.client.command_line import CommandLine, Send
 from hadar_slurm.slurm.client.longest import longest_limits
-from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow, Sizes
+from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow
 from hadar_slurm.slurm.client.runner import Runner, fault_of
 from hadar_slurm.slurm.client.squeue import Fields, squeue
 from hadar_slurm.slurm.client.state import (

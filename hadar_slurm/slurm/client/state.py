@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
@@ -15,10 +16,13 @@ from hadar_slurm.errors import SlurmRefused
 from hadar_slurm.jobspec.constraint import allows
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client import parse
-from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow, Sizes, asked_nodes
+from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow, asked_nodes
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.squeue import squeue
 from hadar_slurm.slurm.client.updates import Request
+
+if TYPE_CHECKING:
+    from hadar_slurm.jobspec.cores_memory import Sizes
 
 Reservations = Mapping[str, frozenset[NodeName]]
 
@@ -265,10 +269,12 @@ def has_sizes(row: QueueRow) -> bool:
 
 def sizes_by_type(rows: Iterable[QueueRow], details: Mapping[str, str]) -> dict[JobId, Sizes]:
     """Return what hadard is to change and put back of these, by the jobs' detail lines."""
-    found = {}
+    found: dict[JobId, Sizes] = {}
     for row in filter(has_sizes, rows):
+        from hadar_slurm.jobspec.cores_memory import shown_sizes
+
         description = decode_or_none(row.comment)
-        sizes = parse.sizes(details.get(row.raw_id, ""))
+        sizes = shown_sizes(details.get(row.raw_id, ""))
         if sizes is None or description is None:
             continue
         # Where the memory is that of a GPU, a memory set beside it would replace it (22.05.8).

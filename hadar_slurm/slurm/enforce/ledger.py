@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -45,6 +46,7 @@ _MAX_BYTES = 1 << 28
 # How long another writer may take, in seconds.
 _LOCK_WAIT_S = 10.0
 _NO_CLAIM = Claim()
+_NO_NODE = "Invalid node name"
 _SEND_HOLDS = (Kind.HOLD, Kind.PIN, Kind.RESTORE)
 
 
@@ -70,6 +72,8 @@ class Ledger:
         self._mark: object = None
         # The last known start of slurmctld, in seconds since the epoch.
         self._booted_s = 0.0
+        # How often Slurm has refused to change jobs that exclude a node which it no longer has.
+        self.unlistable: Counter[JobId] = Counter()
         self.refresh()
 
     def refresh(self) -> None:
@@ -203,6 +207,7 @@ class Ledger:
         Raises LedgerError, with nothing sent, where they cannot be recorded.
         """
         faults = send(slurm, self.intend(events, must_be_written=must_be_written))
+        self.unlistable.update(job for job, fault in faults.items() if _NO_NODE in str(fault))
         lost = [job for job, fault in faults.items() if isinstance(fault, SlurmUnavailable)]
         holds = [job for job in lost if events[job].kind in _SEND_HOLDS and self[job].holds]
         if holds:

@@ -138,6 +138,11 @@ def _unsteer_now(
         if (steering := unsteering(row, claim, now)) is None:
             continue
         now = claim.excluded.ours if now is None else now
+        own = claim.excluded.owner_of(now)
+        if job in ledger.unlistable:
+            known = {row.node.name for row in slurm.nodes()}
+            own = tuple(node for node in own if node in known)
+            steering = replace(steering, excluded=own)
         if only_nice:
             steering = updates.Steer(job, now, nice=steering.nice)
         events[job] = Event(
@@ -147,7 +152,7 @@ def _unsteer_now(
             nice=shown.nice.get(job, claim.nice.ours),
             limit_s=round(shown.limits_s.get(job, claim.limit_s.ours)),
             excluded=now,
-            own_excluded=claim.excluded.owner_of(now),
+            own_excluded=own,
         )
     faults = ledger.attempt(slurm, events, must_be_written=False) if events else {}
     return {job: str(faults.get(job, "")) for job in events}

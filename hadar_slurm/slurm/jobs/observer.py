@@ -102,6 +102,8 @@ class Observer:
 
     def observe(self, state: SlurmState) -> Observation:
         """Return what there is to plan, and to correct."""
+        if state.cluster.by_name.keys() != self._state.cluster.by_name.keys():
+            self.ledger.unlistable.clear()
         self._state, now_s, queue = state, self.now_s(), state.queue
         self.notices.keep(queue)
         if self._enrolment:
@@ -289,6 +291,9 @@ class Observer:
         """
         is_ours = seen.row.is_batch or seen.is_enrolled
         if not is_ours or seen.key in self._state.set_apart_by_detail:
+            return False
+        if seen.key in self.ledger.unlistable:
+            self.notices.say(seen.key, "is left to Slurm: it excludes a node that is gone")
             return False
         if refused := self.pins.refused(seen.key):
             nodes = choice.nodes or frozenset(self._state.cluster.by_name)

@@ -17,11 +17,10 @@ from hadar_slurm.core.plan import Plan, check_plan
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Outcome, Status
 from hadar_slurm.engine.reconcile import reconcile
+from hadar_slurm.jobspec.cores_memory import Sizes, shown_sizes
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.slurm.backend import SlurmBackend
-from hadar_slurm.slurm.client import parse
 from hadar_slurm.slurm.client.command_line import CommandLine
-from hadar_slurm.slurm.client.parse import Sizes
 from hadar_slurm.slurm.client.scontrol import command, size_words, with_sizes
 from hadar_slurm.slurm.client.updates import Request, SetRequest
 from hadar_slurm.slurm.enforce.claim import Claim, State
@@ -186,13 +185,13 @@ LINE = (
     ],
 )
 def test_cores_and_memory_are_read_from_a_line(memory: str, wanted: Sizes | None) -> None:
-    assert parse.sizes(LINE.format(name="train", memory=memory)) == wanted
+    assert shown_sizes(LINE.format(name="train", memory=memory)) == wanted
 
 
 @pytest.mark.parametrize("forged", [" MinCPUsNode=9", " MinMemoryNode=1M", " CPUs/Task=7"])
 def test_a_name_that_imitates_them_makes_them_unknown(forged: str) -> None:
     line = LINE.format(name=f"x{forged}", memory="MinMemoryCPU=100M")
-    assert parse.sizes(line) is None
+    assert shown_sizes(line) is None
 
 
 def test_cores_and_memory_come_first_in_an_update() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders import a_cluster, a_gang, a_job, a_queue_row, some_rates
-from fakes.fake_slurm import Asked, FakeJob, FakeSlurm
+from fakes.fake_slurm import Asked, FakeJob, FakeNode, FakeSlurm
 from fakes.fake_tools import FakeRunner
 
 from hadar_slurm.core.cluster import JobId, NodeName, Slot
@@ -221,7 +222,8 @@ class Site:
         self.directory = directory
         self.slurm = FakeSlurm(nodes, version=(26, 5, 5), spool=directory / "elsewhere")
         self.soon: dict[JobId, Gang] = {}
-        self.adapter = CommandLine(FakeRunner(slurm=self.slurm))
+        self.runner = FakeRunner(slurm=self.slurm)
+        self.adapter = CommandLine(self.runner)
         self.backend = self.new_backend()
 
     def new_backend(self) -> SlurmBackend:
@@ -870,3 +872,65 @@ def test_a_refused_start_is_told_from_one_that_came_too_late(
     )
     assert site.apply(start(job, "n2:k80:1")) == [status]
     assert job.excluded == ()
+
+
+OLD, NEW = (22, 5, 8), (26, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("version", "is_lent", "left"),
+    [
+        (OLD, False, ("n3",)),
+        (OLD, True, ()),
+        (NEW, False, ("n3",)),
+        # Nobody can change it.
+        (NEW, True, ("n2", "n3")),
+    ],
+)
+def test_a_job_that_excludes_a_node_which_has_left_slurm_is_left_to_slurm(
+    tmp_path: Path,
+    version: tuple[int, int, int],
+    is_lent: bool,
+    left: tuple[str, ...],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """hadard says so once, gives back what it can, and tries no more until the node is back."""
+    site = Site(tmp_path, "v100:1,k80:1,k80:1")
+    site.slurm.version = version
+    for _ in range(3):
+        site.submit()
+    site.slurm.advance(1.0)
+    job = site.submit(excluded=("n3",))
+    if is_lent:
+        site.apply()
+        assert job.excluded == ("n2", "n3")
+        site.soon = {JobId(job.key): a_gang("n2:k80:1")}
+    del site.slurm.nodes["n3"]
+    with caplog.at_level(logging.INFO):
+        for _ in range(4):
+            site.apply()
+    assert job.excluded == left
+    assert caplog.text.count("is left to Slurm: it excludes a node") == 1
+    sent: list[Sequence[str]] = []
+    site.runner.before.append(lambda argv: sent.append(argv) if "update" in argv else None)
+    site.apply()
+    assert sent == []
+    site.slurm.nodes["n3"] = FakeNode("n3", {"k80": 1})
+    site.soon = {}
+    site.apply()
+    assert job.excluded == ("n2", "n3")
+
+
+def test_what_is_lent_is_given_back_but_for_nodes_that_have_left_slurm(tmp_path: Path) -> None:
+    """By `hadar release`."""
+    site = Site(tmp_path, "v100:1,k80:1,k80:1,k80:1")
+    site.slurm.version = OLD
+    for _ in range(4):
+        site.submit()
+    site.slurm.advance(1.0)
+    job = site.submit(excluded=("n3", "n4"))
+    site.apply()
+    assert job.excluded == ("n2", "n3", "n4")
+    del site.slurm.nodes["n3"]
+    assert site.release_all() == [""]
+    assert job.excluded == ("n4",)
