@@ -1,13 +1,14 @@
 """What hadard does for many waiting jobs where slurmctld limits the rate of RPCs (`rl_enable`).
 
-    python benchmarks/rate_limited.py [--jobs 300] [--round-s 60] [--exempt] [--json]
+    python benchmarks/rate_limited.py [--mode steer] [--jobs 300] [--gpus 1] [--exempt] [--json]
 
 A dockerized cluster is started (docs/docker.md; HADAR_DOCKER_PROJECT=NAME takes one that runs, and
 changes its configuration). All of its GPUs are occupied, and described jobs of an ordinary user
 wait. hadard starts as the operator `hadar`, to whom the limit applies as to every user but root.
-With `--exempt` there is no limit, as for root and SlurmUser. Printed are the time of its first
-round's changes, which should be below the length of a round, and that of `hadar release`, which
-should be below 45 s, with the jobs that then still have a trace of hadard in their requests.
+Jobs of 8 GPUs need two nodes, whose number is set. With `--exempt` there is no limit, as for root
+and SlurmUser. Printed are the time of the first round's changes, which should be below the length
+of a round, and that of `hadar release`, which should be below 45 s, with the jobs that then still
+have a trace of hadard in their requests.
 """
 
 from __future__ import annotations
@@ -77,24 +78,27 @@ def limit_rate(cluster: DockerCluster, *, is_exempt: bool) -> None:
     )  # fmt: skip
 
 
-def fill(cluster: DockerCluster, jobs: int) -> None:
+def fill(cluster: DockerCluster, jobs: int, gpus: int) -> None:
     """Occupy all GPUs, and submit described jobs that wait; as root, whom no limit slows."""
     told = encode(
-        Description(steps=10**6, gpus=1, throughputs={"v100": 20.0, "p100": 10.0}, checkpoint=True)
+        Description(
+            steps=10**6, gpus=gpus, throughputs={"v100": 20.0, "p100": 10.0}, checkpoint=True
+        )
     )
     script = "for node in n1 n2 n3 n4 n5 n6; do sbatch -Q --uid=alice -w $node --gpus-per-node=4 "
     script += "--chdir=/tmp --output=/dev/null --wrap 'sleep 3000'; done; sleep 2; "
-    script += f"for i in $(seq {jobs}); do sbatch -Q --uid=bob --gpus=1 --chdir=/tmp "
+    script += f"for i in $(seq {jobs}); do sbatch -Q --uid=bob --gpus={gpus} --chdir=/tmp "
     script += f"--output=/dev/null --comment={shlex.quote(told)} --wrap 'sleep 3000'; done"
     done = cluster.attempt("sh", "-c", script, limit_s=600)
     if done.returncode != 0:
         raise SystemExit(f"the jobs cannot be submitted: {done.stderr.strip()[-300:]}")
 
 
-def first_rounds(cluster: DockerCluster, round_s: float) -> list[dict[str, Any]]:
+def first_rounds(cluster: DockerCluster, round_s: float, mode: str) -> list[dict[str, Any]]:
     """Start hadard with rounds of this length, and return the journal's lines of two rounds."""
     config = (ROOT / "docker" / "hadar.yaml").read_text()
     config = re.sub(r"round_seconds: .*", f"round_seconds: {round_s:g}", config)
+    config = config.replace("main: steer", f"main: {mode}")
     config = re.sub(r"poll_seconds: .*", "poll_seconds: 5", config)  # as at a site
     target = f"{cluster.containers['hadard']}:/etc/hadar/hadar.yaml"
     draft = Path(f"/tmp/hadar-rate-{os.getpid()}.yaml")
@@ -133,9 +137,9 @@ def measure(cluster: DockerCluster, options: argparse.Namespace) -> dict[str, fl
 
         limit_rate(cluster, is_exempt=options.exempt)
         next_is("jobs")
-        fill(cluster, options.jobs)
+        fill(cluster, options.jobs, options.gpus)
         next_is("rounds")
-        rounds = first_rounds(cluster, options.round_s)
+        rounds = first_rounds(cluster, options.round_s, options.mode)
         touched = traces(cluster)
         docker("kill", cluster.containers["hadard"])
         before_release = traces(cluster)
@@ -163,6 +167,8 @@ def main() -> int:
     """Measure and print; return 1 if a limit is passed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=300)
+    parser.add_argument("--mode", choices=("steer", "hold"), default="steer")
+    parser.add_argument("--gpus", type=int, default=1, help="of each job")
     parser.add_argument("--round-s", type=float, default=60.0, help="the length of hadard's rounds")
     parser.add_argument("--slurm", choices=("24.11", "26.05"), default="24.11")
     parser.add_argument("--exempt", action="store_true", help="without the limit")

@@ -42,9 +42,8 @@ def rpcs_per_s(config: Mapping[str, str], uid: int) -> float:
         return math.inf
     given = dict(word.split("=", 1) for word in words if "=" in word)
     rate, period = given.get("rl_refill_rate", "2"), given.get("rl_refill_period", "1")
-    return (
-        float(rate) / float(period) if rate.isdecimal() and period.strip("0").isdecimal() else 2.0
-    )
+    is_known = rate.isdecimal() and period.strip("0").isdecimal()
+    return float(rate) / float(period) if is_known else 2.0
 
 
 def in_parts(jobs: Sequence[T], most: int) -> list[Sequence[T]]:
@@ -90,9 +89,8 @@ def consequences(rpcs_per_s: float) -> str:
     """Return what follows for an account that is slow, and the remedy; else the empty string."""
     if not is_slow(rpcs_per_s):
         return ""
-    most = changes_in(RELEASED_WITHIN_S, rpcs_per_s)
     return (
         f"slurmctld answers {rpcs_per_s:g} RPCs a second to this account (rl_enable), so at most"
-        f" {most} waiting jobs are steered at once, and mode hold works as steer; run hadard as"
-        " SlurmUser, or raise rl_refill_rate in SlurmctldParameters"
+        f" {changes_in(RELEASED_WITHIN_S, rpcs_per_s)} waiting jobs are steered at once, and mode"
+        " hold works as steer; run hadard as SlurmUser, or raise rl_refill_rate"
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from hadar_slurm.core.cluster import Cluster, JobId, NodeName
 from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.engine.rate_limit import RELEASED_WITHIN_S, as_many
 from hadar_slurm.errors import LedgerError, SlurmRefused
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
@@ -158,7 +159,8 @@ class Corrections:
             and self.ledger[job.job_id].state is State.HELD
             and self._may_wait_unheld(job, cluster)
         ]
-        wanted = limits(held, {}, (), cluster)
+        some = as_many(held, RELEASED_WITHIN_S / 2, self.slurm.rpcs_per_s)
+        wanted = limits(some, {}, (), cluster)
         lent = (k for k in wanted if not self.ledger[k].excluded.is_kept)
         self._give_back(queue, wanted, {k: e for k in lent if (e := wanted[k].excluded)})
 

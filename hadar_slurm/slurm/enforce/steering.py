@@ -173,14 +173,18 @@ class Steerer:
     ) -> tuple[list[JobId], list[JobId]]:
         """Return the jobs to be steered, those that are next first, and the others.
 
-        No more are steered at once than `hadar release` can give back in its time.
+        No more are steered at once than `hadar release` can give back in its time. Those with nodes
+        on which they do not run are steered until they start: Slurm would choose these as well.
         """
         queue, ledger, rpcs_per_s = self.state.queue, self.ledger, self.slurm.rpcs_per_s
         room = changes_in(RELEASED_WITHIN_S, rpcs_per_s)
         changed = {job for job, row in queue.items() if ledger[job].has_changed(row)}
+        known = (self.waiting[job] for job in wanted if job in changed) if room < math.inf else ()
+        kept_off = limits(known, {}, changed, self.state.cluster)
+        order = [*(job for job, limit in kept_off.items() if limit.excluded), *first]
         # One that has something lent keeps its place.
-        rank = {job: (job not in changed, -queue[job].priority) for job in wanted}
-        order = [*first, *sorted(wanted.keys() - first, key=rank.__getitem__)]
+        order += sorted(wanted, key=lambda job: (job not in changed, -queue[job].priority))
+        order = list(dict.fromkeys(order))
         costs = accumulate(2 if wanted[job].aimed[1:] or ledger[job].sized else 1 for job in order)
         room -= len(changed - wanted.keys())
         number = sum(cost <= room for cost in costs)

@@ -85,16 +85,19 @@ def test_mode_hold_works_as_steer_where_held_jobs_are_not_released_in_time() -> 
 class Limited:
     """A full cluster, waiting jobs, and hadard as an operator whose bucket is empty."""
 
-    def __init__(self, directory: Path, per_s: float) -> None:
-        self.slurm = FakeSlurm("v100:1,k80:1", version=(24, 11, 5))
+    def __init__(
+        self, directory: Path, per_s: float, nodes: str = "v100:1,k80:1", **throughputs: float
+    ) -> None:
+        self.slurm = FakeSlurm(nodes, version=(24, 11, 5))
+        self.throughputs = throughputs or {"v100": 10.0, "k80": 1.0}
         self.directory = directory
         runner = FakeRunner(slurm=self.slurm, uid=OPERATOR)
         self.adapter = CommandLine(runner)
         self.bucket = Bucket(self.slurm, per_s)
-        for _ in range(2):
-            self.submit(work_s=1e6)
+        for name in nodes.split(","):
+            self.slurm.submit(Asked(per_job=((name.partition(":")[0], 1),)), work_s=1e6)
         self.slurm.advance(1.0)
-        self.waiting = [self.submit(work_s=1e6) for _ in range(60)]
+        self.waiting = [self.submit() for _ in range(60)]
         self.soon: Mapping[JobId, Gang] = {}
         runner.before.append(self.bucket)
         self.adapter.site()
@@ -113,10 +116,13 @@ class Limited:
         """Return the ledger as another process reads it."""
         return Ledger(self.directory / FILE_NAME, lambda: self.slurm.now_s)
 
-    def submit(self, **given: float) -> FakeJob:
-        """Submit a job of one GPU that hadard manages."""
-        described = Description(steps=100, throughputs={"v100": 10, "k80": 1}, checkpoint=True)
-        return self.slurm.submit(Asked(per_job=(("", 1),)), comment=encode(described), **given)
+    def submit(self, gpus: int = 1, hold: str = "") -> FakeJob:
+        """Submit a job that hadard manages."""
+        described = Description(
+            steps=100, gpus=gpus, throughputs=self.throughputs, checkpoint=True, is_held=bool(hold)
+        )
+        asked = Asked(per_job=(("", gpus),))
+        return self.slurm.submit(asked, comment=encode(described), work_s=1e6, hold=hold)
 
     @property
     def steered(self) -> list[FakeJob]:
@@ -171,6 +177,42 @@ def test_the_next_starts_are_steered_and_others_get_back_what_they_lent(tmp_path
     assert [job.excluded for job in last] == [("n1",)] * 3
     assert len(limited.steered) == len(first)
     assert sum(job not in limited.steered for job in first) == 3
+    assert limited.release() <= RELEASED_WITHIN_S
+
+
+def test_a_job_is_never_left_to_types_on_which_it_does_not_run(tmp_path: Path) -> None:
+    """It makes no room for others, though these are nearer to their start."""
+    limited = Limited(tmp_path, 1.0, "v100:1,k80:1,p100:1", v100=10.0, k80=1.0)
+    limited.a_round()
+    first, last = limited.steered, limited.waiting[-3:]
+    limited.soon = {JobId(job.key): a_gang("n2:k80:1") for job in last}
+    limited.a_round()
+    assert limited.steered == first
+    assert all("n3" in job.excluded for job in first)
+    assert limited.release() <= RELEASED_WITHIN_S
+
+
+def test_gangs_whose_number_of_nodes_is_set_count_twice(tmp_path: Path) -> None:
+    """Each change of that number is three RPCs."""
+    limited = Limited(tmp_path, 2.0, "v100:1,v100:1,k80:1")
+    limited.waiting = [limited.submit(gpus=2) for _ in range(30)]
+    limited.soon = {JobId(job.key): a_gang("n1:v100:1 n2:v100:1") for job in limited.waiting}
+    assert limited.a_round() <= ROUND_S
+    number = sum(job.asked.max_nodes == 2 for job in limited.waiting)
+    assert number == changes_in(RELEASED_WITHIN_S, 2.0) // 2
+    assert limited.release() <= RELEASED_WITHIN_S
+    assert not limited.steered
+
+
+def test_held_jobs_go_to_slurm_a_part_in_each_round(tmp_path: Path) -> None:
+    """Those of a hadard that held them before there was a limit."""
+    limited = Limited(tmp_path, 2.0)
+    held = [limited.submit(hold="user") for _ in range(40)]
+    left = []
+    for _ in range(4):
+        assert limited.a_round() <= 2 * ROUND_S
+        left.append(sum(bool(job.hold) for job in held))
+    assert left == [25, 10, 0, 0]
     assert limited.release() <= RELEASED_WITHIN_S
 
 
