@@ -164,6 +164,8 @@ def run_with(
     for each in backends:
         each.is_stopping = lambda: requests.to_end or requests.to_reload
         each.is_off = rounds.is_off
+        if breakers := rounds.carried[each.mode].breakers:
+            each.given_up = breakers.given_up
         each.foresee = partial(policy.foresee, round_s=length_s)
     words = ", ".join([config.mode, *(f"{name}: {m}" for name, m in config.partitions.items())])
     from hadar_slurm.built_from import version

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -75,6 +75,8 @@ class SlurmBackend:
     is_stopping: Callable[[], bool] = lambda: False
     # Whether the daemon is switched off, so that it enforces nothing.
     is_off: Callable[[], bool] = lambda: False
+    # Waiting jobs that hadard leaves to Slurm.
+    given_up: Collection[JobId] = frozenset()
     now_s: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     _pins: Pins = field(init=False)
@@ -108,6 +110,7 @@ class SlurmBackend:
             self.mode,
             self._pins,
             is_off=lambda: self.is_off(),
+            is_given_up=lambda job: job in self.given_up,
             now_s=lambda: self.now_s(),
             ended=self.profile.ended if self.profile else EndedJobs(),
             lost=self._corrections.lost,

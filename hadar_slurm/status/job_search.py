@@ -144,8 +144,8 @@ class JobSearch:
         return Answer.NOT_TAKEN, (
             f"job {job} was submitted by hadar-sbatch, but hadard does not manage it: it was "
             "submitted after the last round, waits for a dependency or its begin time, hadard does "
-            "not manage its partition, it uses options that hadard does not support "
-            "(docs/hadar-sbatch.md), or `hadar leave` removed it"
+            "not manage its partition, no valid plan could be made with it, it uses options that "
+            "hadard does not support (docs/hadar-sbatch.md), or `hadar leave` removed it"
         )
 
 

@@ -13,8 +13,8 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.plan import Plan, WaitReason, check_plan
 from hadar_slurm.core.snapshot import Snapshot
-from hadar_slurm.engine.breaker_search import LEAST_PLANS, MOST_PLANS
-from hadar_slurm.engine.breakers import ROUNDS, Breakers
+from hadar_slurm.engine.breaker_search import LEAST_PLANS, MOST_PLANS, ROUNDS
+from hadar_slurm.engine.breakers import Breakers
 from hadar_slurm.errors import InvalidPlan
 
 
@@ -136,6 +136,18 @@ def test_a_breaker_is_planned_again_later() -> None:
         rounds += 1
         assert rounds <= ROUNDS
     assert rounds > 1
+
+
+def test_a_waiting_job_that_breaks_three_plans_in_a_row_is_given_up() -> None:
+    """Each ten rounds after the last; not one that is whole again between, nor one that runs."""
+    jobs = [*queue(3), a_job("9", on="n1:V100:2")]
+    attempt, breakers = Fragile("2", "3", "9", raises=True), Breakers()
+    for number in range(2 * ROUNDS + 1):
+        assert not breakers.given_up
+        attempt.bad = {"2", "9"} if number == ROUNDS else {"2", "3", "9"}
+        breakers.plan(snapshot_of(jobs), attempt, never)
+    assert breakers.given_up == {"2"}
+    assert breakers.left_out["2"] == "KeyError: 'gtx1080'; left to Slurm after 3 such plans"
 
 
 @pytest.mark.parametrize("bad", [("3",), ("1", "77"), ("150",)])

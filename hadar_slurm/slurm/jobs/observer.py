@@ -67,6 +67,8 @@ class Observer:
     mode: Mode
     pins: Pins
     is_off: Callable[[], bool]
+    # Whether no valid plan can be made with a job.
+    is_given_up: Callable[[JobId], bool]
     now_s: Callable[[], float]
     ended: EndedJobs = field(default_factory=EndedJobs)
     notices: Notices = field(default_factory=Notices)
@@ -294,6 +296,10 @@ class Observer:
             return False
         if seen.key in self.ledger.unlistable:
             self.notices.say(seen.key, "is left to Slurm: it excludes a node that is gone")
+            return False
+        if self.is_given_up(seen.key):
+            why = "is left to Slurm: no valid plan was made with it"
+            self.notices.say(seen.key, why, logging.WARNING)
             return False
         if refused := self.pins.refused(seen.key):
             nodes = choice.nodes or frozenset(self._state.cluster.by_name)

@@ -21,6 +21,7 @@ from hadar_slurm.daemon.rounds import run_with
 from hadar_slurm.daemon.signals import Requests
 from hadar_slurm.daemon.signs_of_life import Places, SignsOfLife
 from hadar_slurm.daemon.world import Life, Remembering, World
+from hadar_slurm.engine import breaker_search
 from hadar_slurm.engine.actions import Outcome, Start, Status
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.jobspec.description import Description, encode
@@ -214,6 +215,29 @@ def test_a_job_that_breaks_the_plan_is_left_out_and_named(
         assert line["waiting"][good.key] == str(WaitReason.INSUFFICIENT)
         assert line["waiting"][bad.key] == str(WaitReason.BREAKS_PLAN)
     assert caplog.text.count(f"job {bad.key} is left out of the plan: KeyError: 'gtx1080'") == 1
+
+
+def test_a_job_that_breaks_every_plan_does_not_wait_under_a_hold(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hold is given back after three plans, said once in the log and the journal."""
+    monkeypatch.setattr(breaker_search, "ROUNDS", 1)
+    bench.more = "mode: hold\n"
+    good, bad = (bench.fake.submit(TWO, hold="user", comment=DESCRIBED) for _ in range(2))
+
+    def fragile(snapshot: Snapshot) -> Plan:
+        if bad.key in snapshot.by_id:
+            raise KeyError("gtx1080")
+        return all_wait(snapshot)
+
+    bench.run(*[fragile] * 8)
+    assert (good.hold, bad.hold) == ("user", "")
+    found = (line.get("left_out") for line in read_journal(bench.place / "j.jsonl"))
+    broken = list(filter(None, found))
+    fault = "KeyError: 'gtx1080'"
+    end = f"{fault}; left to Slurm after {breaker_search.MOST_BROKEN} such plans"
+    assert broken == [{bad.key: fault}, {bad.key: fault}, {bad.key: end}]
+    assert caplog.text.count(f"job {bad.key} is left to Slurm: no valid plan was made with it") == 1
 
 
 def test_a_slurm_that_does_not_answer_is_a_failure_too(bench: Bench) -> None:
