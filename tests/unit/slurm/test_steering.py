@@ -883,7 +883,7 @@ OLD, NEW = (22, 5, 8), (26, 5, 5)
         (OLD, False, ("n3",)),
         (OLD, True, ()),
         (NEW, False, ("n3",)),
-        # Nobody can change it.
+        # Slurm takes no change of it.
         (NEW, True, ("n2", "n3")),
     ],
 )

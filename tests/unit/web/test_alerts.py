@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families as parse
 from promql import alerts_of
 from web_journals import NOW_S, ROUND_S, Tree, a_blind_line, a_job, a_line, an_action, write
 
@@ -50,8 +54,8 @@ class Bench:
         rounds = LastRounds(LATE_S - 5 * ROUND_S, 4, LATE_S - 4 * ROUND_S, part, fault)
         self.change(good_until_s=0.0, rounds=rounds)
 
-    def fired(self) -> set[str]:
-        """Return the alerts whose conditions hold now."""
+    def pages(self) -> list[str]:
+        """Return the metrics an hour ago and now."""
         path = self.place / "journal.jsonl"
         write(path, a_line(0, {"1": a_job("n1:V100:1")}))
         pulse = Pulse(self.place)
@@ -66,7 +70,11 @@ class Bench:
                 path.mkdir()
             follower.poll()
             seen = pulse if self.has_pulse else None
-            pages = [before, exposition(follower, "", LATE_S, seen)[0].decode()]
+            return [before, exposition(follower, "", LATE_S, seen)[0].decode()]
+
+    def fired(self) -> set[str]:
+        """Return the alerts whose conditions hold now."""
+        pages = self.pages()
         (group,) = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
         return {rule["alert"] for rule in group["rules"] if alerts_of(rule["expr"], pages, LATE_S)}
 
@@ -158,35 +166,108 @@ def an_older_hadard(bench: Bench) -> None:
     bench.change(signed_s=None, rounds=LastRounds())
 
 
-@pytest.mark.parametrize(
-    ("fault", "expected"),
-    [
-        (nothing, set()),
-        (switched_off, set()),
-        (two_rounds_failed, set()),
-        (an_older_hadard, set()),
-        (gone, {"HadarDaemonGone"}),
-        (killed, {"HadarDaemonGone"}),
-        (killed_while_failing, {"HadarDaemonGone"}),
-        (policy_fails, {"HadarNoPlan"}),
-        (slurm_is_away, {"HadarClusterUnseen"}),
-        (all_changes_are_refused, {"HadarChangesFail"}),
-        (some_changes_are_refused, {"HadarActionsRefused"}),
-        (a_round_does_not_end, {"HadarRoundsStopped"}),
-        (rounds_end_without_a_heartbeat_to_read, {"HadarRoundsStopped"}),
-        (disk_is_full, {"HadarProblem"}),
-        (ledger_cannot_be_written, {"HadarProblem"}),
-        (journal_cannot_be_read, {"HadarJournalUnreadable"}),
-        (a_job_breaks_the_plan, {"HadarJobsLeftOut"}),
-        (claims_are_off, {"HadarClaimsOff"}),
-    ],
-)
+FAULTS: list[tuple[Callable[[Bench], None], set[str]]] = [
+    (nothing, set()),
+    (switched_off, set()),
+    (two_rounds_failed, set()),
+    (an_older_hadard, set()),
+    (gone, {"HadarDaemonGone"}),
+    (killed, {"HadarDaemonGone"}),
+    (killed_while_failing, {"HadarDaemonGone"}),
+    (policy_fails, {"HadarNoPlan"}),
+    (slurm_is_away, {"HadarClusterUnseen"}),
+    (all_changes_are_refused, {"HadarChangesFail"}),
+    (some_changes_are_refused, {"HadarActionsRefused"}),
+    (a_round_does_not_end, {"HadarRoundsStopped"}),
+    (rounds_end_without_a_heartbeat_to_read, {"HadarRoundsStopped"}),
+    (disk_is_full, {"HadarProblem"}),
+    (ledger_cannot_be_written, {"HadarProblem"}),
+    (journal_cannot_be_read, {"HadarJournalUnreadable"}),
+    (a_job_breaks_the_plan, {"HadarJobsLeftOut"}),
+    (claims_are_off, {"HadarClaimsOff"}),
+]
+
+
+@pytest.mark.parametrize(("fault", "expected"), FAULTS)
 def test_an_alert_is_for_its_fault(
     tmp_path: Path, fault: Callable[[Bench], None], expected: set[str]
 ) -> None:
     bench = Bench(tmp_path)
     fault(bench)
     assert bench.fired() == expected
+
+
+# For how many minutes the metrics of a fault last: longer than any rule waits. Those before are of
+# a site without faults.
+MINUTES_WELL, MINUTES = 60, 120
+
+
+def a_series(name: str, value: float, before: float, at_s: float) -> str:
+    """Return the samples of a fault, one a minute, in promtool's form.
+
+    Counters go on as they did in the last hour, and what is a time keeps its age.
+    """
+    if name.endswith("_total"):
+        return f"{before}+{(value - before) / 60}x{MINUTES}"
+    if name.endswith("_timestamp_seconds"):
+        return f"{value - LATE_S + at_s}+60x{MINUTES}"
+    return f"{value}+0x{MINUTES}"
+
+
+def values(page: str, site: str) -> dict[str, float]:
+    """Return the values by series, as Prometheus writes these, of a page's metrics with rules."""
+    found, rules = {}, RULES.read_text(encoding="utf-8")
+    for sample in (sample for family in parse(page) for sample in family.samples):
+        labels = {"job": site, **sample.labels}
+        if sample.name in rules:
+            pairs = ",".join(f"{name}={json.dumps(value)}" for name, value in labels.items())
+            found[f"{sample.name}{{{pairs}}}"] = sample.value
+    return found
+
+
+def all_series(bench: Bench, well: Bench, site: str) -> Iterator[dict[str, str]]:
+    """Yield the series of a site that is well at first, in promtool's form."""
+    before, now = (values(page, site) for page in bench.pages())
+    fine = values(well.pages()[1], site)
+    for key in sorted({*fine, *now}):
+        name = key.partition("{")[0]
+        first = a_series(name, fine[key], fine[key], 0.0) if key in fine else ""
+        first = first.replace(f"x{MINUTES}", f"x{MINUTES_WELL - 1}") or f"_x{MINUTES_WELL}"
+        at_s = 60.0 * MINUTES_WELL
+        later = a_series(name, now[key], before.get(key, 0.0), at_s) if key in now else "stale"
+        yield {"series": key, "values": f"{first} {later}"}
+
+
+def test_prometheus_itself_fires_the_alerts_once_their_faults_have_lasted(tmp_path: Path) -> None:
+    """promtool, if installed: with the durations of the rules, and never at once."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    series, firing = [], []
+    for fault, expected in FAULTS:
+        benches = []
+        for place in (tmp_path / fault.__name__, tmp_path / f"{fault.__name__}-well"):
+            place.mkdir()
+            benches.append(Bench(place))
+        fault(benches[0])
+        series += all_series(*benches, fault.__name__)
+        labels = f'job="{fault.__name__}"'
+        firing += [{"labels": f'{{alertname="{a}",{labels}}}', "value": 1} for a in expected]
+    query = 'group by (alertname, job) (ALERTS{alertstate="firing"})'
+    test = {
+        "interval": "1m",
+        "input_series": series,
+        "promql_expr_test": [
+            {"expr": query, "eval_time": f"{minute}m", "exp_samples": found}
+            for minute, found in ((MINUTES_WELL, []), (MINUTES_WELL + MINUTES - 1, firing))
+        ],
+    }
+    file = tmp_path / "tests.json"
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "tests": [test]}))
+    done = subprocess.run(
+        [promtool, "test", "rules", str(file)], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
