@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -122,14 +123,18 @@ def _held(job: Sighting, task: Task) -> tuple[object, ...]:
     return job.num_nodes, gpus, limit
 
 
+_ISO = "%Y-%m-%dT%H:%M:%S"
 _RESIZED = re.compile(r"resiz", re.IGNORECASE)
 _FIELD = re.compile(r"(?:^| )(\w+)=(\S*)")
 
 
-def resizes(log: str, completions: str) -> Iterator[Finding]:
+def resizes(
+    log: str, completions: str, named: Mapping[str, Sequence[tuple[float, float]]]
+) -> Iterator[Finding]:
     """Yield every resize of a job in slurmctld's log and its records of ended runs.
 
-    A resize ends one record of a run in state RESIZING and begins another.
+    A resize ends one record of a run in state RESIZING and begins another. `named` says when owners
+    were naming nodes, by SLURM_JOB_ID: where the job has just started, Slurm 22.05.8 resizes it.
     """
     for line in log.splitlines():
         if _RESIZED.search(line):
@@ -137,4 +142,9 @@ def resizes(log: str, completions: str) -> Iterator[Finding]:
     for line in completions.splitlines():
         facts = dict(_FIELD.findall(line))
         if facts.get("JobState") == "RESIZING":
-            yield Finding(STILL, facts["JobId"], 0.0, f"it was resized: {line}")
+            job, ended_s = facts["JobId"], time.mktime(time.strptime(facts["EndTime"], _ISO))
+            by_owner = (
+                begun <= ended_s + 1 and ended_s <= done for begun, done in named.get(job, ())
+            )
+            apart = "its owner named nodes as it started" if any(by_owner) else ""
+            yield Finding(STILL, job, ended_s, f"it was resized: {line}", apart)

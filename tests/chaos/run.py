@@ -244,7 +244,12 @@ class Run:
         self.findings += stalls(
             rounds, self.spells, span, STALL_S + _STARTS * self.reaper.slowest_s
         )
-        self.findings += resizes(self.world.controller_log(), self.world.ended_runs())
+        named = {
+            past.last.raw_id: tasks[key].spans_of("ReqNodeList")
+            for key, past in self.observer.pasts.items()
+            if key in tasks
+        }
+        self.findings += resizes(self.world.controller_log(), self.world.ended_runs(), named)
         self.findings += plan_differences(self.world.control.notes("plans"))
         self.findings += failures(self.world.control.notes("failures"))
         requeues = self._requeues()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -154,18 +155,29 @@ def test_a_run_that_is_changed_is_found(changed: dict[str, Any]) -> None:
     assert not list(changed_while_running("7", a_past(RUNNING, retyped), a_task()))
 
 
-ENDED = "JobId=7 JobState=COMPLETED StartTime=100 EndTime=120 NodeList=n1 "
+ENDED_S = 1_700_000_000.0
+ENDED = time.strftime(
+    "JobId=7 JobState=COMPLETED EndTime=%Y-%m-%dT%H:%M:%S ", time.localtime(ENDED_S)
+)
 
 
 def test_a_resize_is_found() -> None:
     """A record of a resize and a line of slurmctld's are found; a run may end twice."""
-    assert not list(resizes("Started JobId=7", f"{ENDED}\n{ENDED}"))
+    assert not list(resizes("Started JobId=7", f"{ENDED}\n{ENDED}", {}))
     for log, records in (
         ("", ENDED.replace("COMPLETED", "RESIZING")),
         ("[100] resizing JobId=7", ""),
     ):
-        [finding] = resizes(log, records)
-        assert finding.invariant == STILL
+        [finding] = resizes(log, records, {"7": [(ENDED_S + 2.0, ENDED_S + 3.0)]})
+        assert (finding.invariant, finding.apart) == (STILL, "")
+
+
+def test_a_resize_by_the_owner_is_counted_apart() -> None:
+    """Slurm dates it in whole seconds."""
+    records, task = ENDED.replace("COMPLETED", "RESIZING"), a_task()
+    task.note("ReqNodeList", Edit("n1", ENDED_S + 0.4, ENDED_S + 0.8))
+    [finding] = resizes("", records, {"7": task.spans_of("ReqNodeList")})
+    assert finding.apart
 
 
 def test_the_newer_fields_of_a_record_are_read() -> None:

@@ -91,6 +91,10 @@ class Task:
         self.edits[name] = edit
         self.all_edits.append((name, edit))
 
+    def spans_of(self, name: str) -> list[tuple[float, float]]:
+        """Return from when to when edits of a field were made."""
+        return [(edit.begun_s, edit.done_s) for key, edit in self.all_edits if key == name]
+
     @property
     def is_described(self) -> bool:
         """Whether the job was submitted with hadar-sbatch."""
