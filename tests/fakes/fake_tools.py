@@ -392,6 +392,13 @@ def _begins(job: FakeJob) -> str:
     return _time(job.started_s)
 
 
+def _eligible(slurm: FakeSlurm, job: FakeJob) -> str:
+    """Return from when on it may start, as 22.05.8: not known while it is held or depends."""
+    if job.hold or _dependency(slurm, job) != "(null)":
+        return _time(0.0)
+    return _time(max(job.begins_s, job.submitted_s))
+
+
 def _priority(job: FakeJob) -> str:
     return "0" if job.hold else str(4_294_901_760 - job.rank - job.nice)
 
@@ -436,6 +443,7 @@ _FACTS: dict[str, Fact] = {
     "tres-per-socket": lambda slurm, job: _tres(slurm, job.asked.per_socket),
     "RestartCnt": lambda slurm, job: str(job.restarts),
     "SubmitTime": lambda slurm, job: _time(job.submitted_s),
+    "EligibleTime": lambda slurm, job: _eligible(slurm, job),
     "StartTime": lambda slurm, job: _begins(job),
     "EndTime": lambda slurm, job: _time(job.ended_s, "NONE"),
     "Reservation": lambda slurm, job: _or(job.reservation),

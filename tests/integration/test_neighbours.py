@@ -146,17 +146,18 @@ def test_a_job_that_got_whole_nodes_is_not_moved(site: Site) -> None:
     assert [count for gpus in only["gpus"].values() for count in gpus.values()] == [4]
 
 
-def test_a_job_takes_no_gpus_before_its_begin_time(site: Site) -> None:
+@pytest.mark.parametrize("mode", ["hold", "steer"])
+def test_a_job_takes_no_gpus_before_its_begin_time(site: Site, mode: str) -> None:
     """A job with a begin time is in no plan before it, and starts after it, also within a round."""
-    site.start(round_seconds=600)
-    later = site.train(EQUAL, "--begin=now+4", steps=20)
-    now = site.train(EQUAL, steps=20)
-    site.until_completed(now)
-    assert site.queue()[later].is_held_by_user
+    site.start(round_seconds=600, mode=mode)
+    later = site.train(EQUAL, "--begin=now+6", steps=20)
+    now = site.train(EQUAL, steps=LONG)
+    site.until_running(now)
+    assert site.queue()[later].is_held_by_user == (mode == "hold")
     assert all(later not in (line["plan"] or {}) for line in site.lines())
     site.until_completed(later)
     row = site.queue()[later]
-    assert row.started_s >= row.submitted_s + 4
+    assert row.started_s >= row.submitted_s + 6
 
 
 def test_a_job_that_depends_on_another_is_in_no_plan(site: Site) -> None:

@@ -27,7 +27,7 @@ UNTYPED = "gpu"
 QUEUE = Fields(
     "JobArrayID JobID State Reason UserID UserName Partition PriorityLong Dependency ReqNodes "
     "NodeList NumNodes tres-per-node tres-per-job tres-per-task tres-per-socket RestartCnt "
-    "SubmitTime StartTime EndTime Reservation HetJobID BatchFlag exit_code QOS",
+    "SubmitTime StartTime EndTime Reservation HetJobID BatchFlag exit_code QOS EligibleTime",
     "Account Licenses Feature Comment",
 )
 _OTHERWISE = ("tres-per-job", "tres-per-task", "tres-per-socket")
@@ -91,6 +91,7 @@ class QueueRow:
     reservation: str = ""
     # It has a batch script; else it is srun's or salloc's.
     is_batch: bool = True
+    eligible_s: float = 0.0
 
     @property
     def is_live(self) -> bool:
@@ -177,6 +178,7 @@ def queue_row(field: Mapping[str, str]) -> QueueRow:
             features=known["Feature"],
             reservation=known["Reservation"],
             is_batch=field["BatchFlag"] == "1",
+            eligible_s=float(known["EligibleTime"] or 0),
         )
     except ValueError as error:
         raise SlurmOutputError(f"squeue: {error}", repr(field)) from error

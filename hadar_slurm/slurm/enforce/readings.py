@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.jobspec.description import Description
@@ -142,20 +143,14 @@ def may_yet_be_held(row: QueueRow, now_s: float) -> bool:
 def described_request(description: Description, version: tuple[int, int]) -> Request:
     """Return the request that a description stands for, where the original is not known."""
     gpu, shape, asks = f"{gres_prefix(version)}gpu", description.shape, description.asks
-    given = {_KEYS[name]: _gres(gpu, text) for name, text in asks.items() if name in _KEYS}
+    given: dict[str, Any] = {
+        _KEYS[name]: _gres(gpu, text) for name, text in asks.items() if name in _KEYS
+    }
     if not given and shape is not None:
         given = {"per_node": f"{gpu}:{shape.gpus_per_node}"}
     elif not given:
         given = {"per_job": f"{gpu}:{description.gpus}"}
-    parts = ("per_job", "per_node", "per_task", "per_socket")
-    per_job, per_node, per_task, per_socket = (given.get(part, "") for part in parts)
-    return Request(
-        num_nodes=description.num_nodes,
-        per_job=per_job,
-        per_node=per_node,
-        per_task=per_task,
-        per_socket=per_socket,
-    )
+    return Request(num_nodes=description.num_nodes, **given)
 
 
 def _gres(gpu: str, text: str) -> str:

@@ -101,17 +101,12 @@ class Choices:
         except JobSpecError as error:
             self.notices.say(seen.key, f"is left to Slurm: {error}")
             return frozenset()
-        # It is placed by limits of its nodes alone.
-        is_steered_only = seen.is_pending and seen.is_enrolled
-        return self._of_one_type(allowed) if is_steered_only else allowed
-
-    def _of_one_type(self, allowed: frozenset[NodeName] | None) -> frozenset[NodeName] | None:
-        """Return the nodes where no type has to be chosen; None for all nodes."""
-        mixed = {node.name for node in self.state.cluster.nodes if not node.has_one_type}
-        if not mixed:
+        if not (seen.is_pending and seen.is_enrolled):
             return allowed
+        # It is placed by limits of its nodes alone: none where a type has to be chosen.
+        mixed = {node.name for node in self.state.cluster.nodes if not node.has_one_type}
         names = {row.node.name for row in self.state.nodes} if allowed is None else allowed
-        return frozenset(names - mixed)
+        return frozenset(names - mixed) if mixed else allowed
 
     def _bound_types(self, seen: SeenJob) -> frozenset[str]:
         """Return the GPU types that nodes of the job must have."""

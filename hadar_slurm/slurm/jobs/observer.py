@@ -160,7 +160,7 @@ class Observer:
             now_s=now_s,
             is_enrolled=is_enrolled,
         )
-        if seen.is_for_later:
+        if seen.is_for_later or seen.begins_later:
             return "later"
         if seen.may_meet_reservation:
             return "reserved"

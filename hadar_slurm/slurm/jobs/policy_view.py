@@ -196,6 +196,7 @@ class PolicyView:
             return found
         spec, kept, why_not = self._movable(seen, believed, phase, gang)
         is_unseen = phase is Phase.QUEUED and seen.key in self.state.unseen
+        is_early = phase is Phase.QUEUED and seen.begins_later
         is_pinned = phase is Phase.STARTING and seen.is_pending
         unseen = "Slurm's details of it could not be read in this round" if is_unseen else ""
         waits, row = _where_it_waits(seen, is_pinned=is_pinned), seen.row
@@ -211,7 +212,7 @@ class PolicyView:
             partition=row.partition,
             remarks=(*self._not_on(seen, choice.barred), *filter(None, remarks)),
             is_pinned=is_pinned,
-            left_out=is_unseen,
+            left_out=is_unseen or is_early,
             account=row.account,
             limit_left_s=self.checks.limit_left_s(seen),
         )

@@ -95,12 +95,19 @@ class SeenJob:
 
     @property
     def is_for_later(self) -> bool:
-        """Whether it waits for another job or for a begin time of its user."""
+        """Whether it waits for another job or, held, for a begin time of its user."""
+        return bool(self.row.dependency) or (self.row.is_held_by_user and self.begins_later)
+
+    @property
+    def begins_later(self) -> bool:
+        """Whether it waits for a begin time of its user."""
         row = self.row
         # hadard changes the begin time that a requeue sets, and that of a request which it clears.
         may_be_own = row.restarts == 0 and not row.request.is_cleared
-        begins_later = may_be_own and row.started_s > self.now_s
-        return bool(row.dependency) or (row.is_held_by_user and begins_later)
+        # A change takes the reason away. By a time alone, clocks that differ would make a job wait.
+        says_so = row.is_held or row.reason in ("BeginTime", "None")
+        begins_s = row.started_s if row.is_held else row.eligible_s
+        return may_be_own and says_so and begins_s > self.now_s
 
     @property
     def may_meet_reservation(self) -> bool:

@@ -250,6 +250,18 @@ def test_only_nodes_of_one_type_are_planned_for_enrolled_jobs(tmp_path: Path) ->
     assert job.allowed_nodes == {"n1", "n2"}
 
 
+def test_a_job_with_a_begin_time_leaves_its_gpus_to_others_until_then(tmp_path: Path) -> None:
+    """It is steered, but in no plan: 22.05 takes the reason of a job away with each change."""
+    cluster = Cluster(tmp_path, Mode.STEER)
+    waits = cluster.submit(begins_s=cluster.slurm.now_s + 500.0)
+    for reason in ("BeginTime", "None"):
+        waits.reason = reason
+        assert cluster.backend.observe().by_id[waits.key].left_out
+    cluster.slurm.advance(501.0)
+    known = cluster.backend.observe().by_id.get(waits.key)
+    assert known is None or not known.left_out
+
+
 def test_of_an_array_only_the_first_tasks_are_steered(tmp_path: Path) -> None:
     """Each change splits a task from its array; the next task follows when one has started."""
     cluster = Cluster(tmp_path, Mode.STEER)
