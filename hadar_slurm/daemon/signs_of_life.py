@@ -14,8 +14,7 @@ from hadar_slurm.daemon.supervisor import notify
 from hadar_slurm.errors import SlurmError
 from hadar_slurm.slurm.client.protocol import Partitions
 from hadar_slurm.slurm.enforce.modes import Modes
-from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
-from hadar_slurm.state.last_rounds import LastRounds
+from hadar_slurm.state.heartbeat import Heartbeat, LastRounds, write_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.problems import Problems
 

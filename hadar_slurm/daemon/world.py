@@ -30,8 +30,8 @@ from hadar_slurm.slurm.enforce.ledger import FILE_NAME as LEDGER_FILE
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.settings import BackendSettings
-from hadar_slurm.state.last_rounds import LastRounds
-from hadar_slurm.state.throughput_store import FILE_NAME as PROFILE_FILE
+from hadar_slurm.state.heartbeat import LastRounds
+from hadar_slurm.state.learned_file import FILE_NAME as PROFILE_FILE
 from hadar_slurm.state.throughput_store import Profile
 from hadar_slurm.state.wakeup import FILE_NAME as WAKE_FILE
 

@@ -1,7 +1,7 @@
 """The heartbeat that hadard writes for hadar-sbatch. Standard library only.
 
 A job is submitted held only while this is fresh, so that no job waits for a daemon that is gone, or
-whose rounds fail.
+whose rounds fail: it expires with the third failure in a row, until a round succeeds.
 """
 
 from __future__ import annotations
@@ -12,14 +12,61 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-
-from hadar_slurm.state.last_rounds import LastRounds
+from typing import Any
 
 RUN_DIR_VARIABLE = "HADAR_RUN_DIR"
 DEFAULT_RUN_DIR = "/run/hadar"
 FILE_NAME = "heartbeat.json"
 # By how much the clocks of two machines may differ.
 SKEW_S = 60.0
+# The parts of a round that can fail.
+PARTS = ("observe", "plan", "apply")
+# After this number of failed rounds in a row hadard does not count as alive.
+MOST_FAILED = 3
+# Of a longer text the beginning and the end are kept: a command's fault follows its words.
+_HEAD, _TAIL = 100, 400
+
+
+@dataclass(frozen=True, slots=True)
+class LastRounds:
+    """The last round that succeeded, and those that have failed since; times as in a heartbeat.
+
+    A round succeeds if Slurm was read, a valid plan was made, and the changes were attempted
+    without a fault that concerns all of them; with several modes, in the first one and in each
+    other that places jobs.
+    """
+
+    # When it ended; None: none since hadard started.
+    succeeded_s: float | None = None
+    # How many have failed in a row, when the first of them ended, and of the last one in what.
+    failed: int = 0
+    since_s: float | None = None
+    part: str = ""
+    fault: str = ""
+
+    @property
+    def are_failing(self) -> bool:
+        """Whether that many have failed in a row that nothing may wait for hadard."""
+        return self.failed >= MOST_FAILED
+
+    def after(self, now_s: float, part: str, fault: str) -> LastRounds:
+        """Return this after another round; an empty `part` says that it succeeded."""
+        if not part:
+            return LastRounds(now_s)
+        since_s = now_s if self.since_s is None else self.since_s
+        if len(fault) > _HEAD + _TAIL:
+            fault = f"{fault[:_HEAD]} ... {fault[-_TAIL:]}"
+        return replace(self, failed=self.failed + 1, since_s=since_s, part=part, fault=fault)
+
+    @classmethod
+    def of(cls, tree: Mapping[str, Any]) -> LastRounds:
+        """Return what `asdict` has written; raises ValueError or TypeError for anything else."""
+        succeeded_s, since_s = (
+            None if tree.get(name) is None else float(tree[name])
+            for name in ("succeeded_s", "since_s")
+        )
+        part, fault = (str(tree.get(name, "")) for name in ("part", "fault"))
+        return cls(succeeded_s, int(tree.get("failed", 0)), since_s, part, fault)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 
 from hadar_slurm import __version__
-from hadar_slurm.state.last_rounds import PARTS
+from hadar_slurm.state.heartbeat import PARTS
 from hadar_slurm.state.problems import Problem
 from hadar_slurm.web.counts import (
     ENDS,

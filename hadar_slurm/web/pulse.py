@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from hadar_slurm.state.heartbeat import Heartbeat, read_heartbeat
-from hadar_slurm.state.last_rounds import LastRounds
+from hadar_slurm.state.heartbeat import Heartbeat, LastRounds, read_heartbeat
 from hadar_slurm.status.health import trouble_of
 
 # Longest wait for the first reading.

@@ -15,7 +15,7 @@ from integration.test_forked import fork
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.journal.values import snapshot_of
-from hadar_slurm.state.throughput_store import FILE_NAME as PROFILE
+from hadar_slurm.state.learned_file import FILE_NAME as PROFILE
 from hadar_slurm.state.throughput_store import Profile
 
 HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")

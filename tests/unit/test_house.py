@@ -25,11 +25,11 @@ LIMITS = {
     "names of public classes that several modules define": 1,
     "functions of more than 45 lines": 8,
     "functions of more than 6 parameters": 8,
-    "files of more than 400 lines": 5,
+    "files of more than 400 lines": 4,
     "calls with more than 4 positional arguments": 100,
     "keys of hadar.yaml": 37,
     "modules that hadard loads": 128,
-    "lines that hadard loads": 18_465,
+    "lines that hadard loads": 18_420,
 }
 MOST_LINES_OF_SLURM = 8_113
 

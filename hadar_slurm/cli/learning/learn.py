@@ -17,7 +17,8 @@ from hadar_slurm.errors import SlurmError, TraceError, UsageError
 from hadar_slurm.lab.inputs import read_table, read_text
 from hadar_slurm.lab.traces.ended import FIELDS, ended_jobs
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.state.throughput_store import FILE_NAME, add_ended
+from hadar_slurm.state.learned_changes import add_ended
+from hadar_slurm.state.learned_file import FILE_NAME
 
 # No user writes this into a name.
 _DELIMITER = "\x1f"

@@ -18,8 +18,9 @@ from hadar_slurm.core.learned_sizes import EndedJob, EndedJobs
 from hadar_slurm.core.throughput_model import ThroughputModel
 from hadar_slurm.core.type_failures import TypeRecords, Work
 from hadar_slurm.jobspec.estimator import shipped_gpu_types, words
-from hadar_slurm.state.throughput_store import FILE_NAME, read_profile
-from hadar_slurm.state.throughput_store import forget as forget_workloads
+from hadar_slurm.state.learned_changes import forget as forget_workloads
+from hadar_slurm.state.learned_changes import read_profile
+from hadar_slurm.state.learned_file import FILE_NAME
 from hadar_slurm.status.claims import BelievedLess
 from hadar_slurm.status.words import day, span, table_of
 

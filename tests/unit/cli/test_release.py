@@ -20,8 +20,7 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.jobspec.description import Description, decode, encode
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
-from hadar_slurm.state.heartbeat import Heartbeat, read_heartbeat, write_heartbeat
-from hadar_slurm.state.last_rounds import LastRounds
+from hadar_slurm.state.heartbeat import Heartbeat, LastRounds, read_heartbeat, write_heartbeat
 from hadar_slurm.state.reaper_count import FILE_NAME as EXPIRED
 from hadar_slurm.state.reaper_count import read_expired
 

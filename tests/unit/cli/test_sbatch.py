@@ -20,8 +20,7 @@ from hadar_slurm.core.throughput_model import Workload
 from hadar_slurm.core.type_failures import TypeRecord, Work
 from hadar_slurm.jobspec.description import decode
 from hadar_slurm.state.failures import write_failures
-from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
-from hadar_slurm.state.last_rounds import LastRounds
+from hadar_slurm.state.heartbeat import Heartbeat, LastRounds, write_heartbeat
 from hadar_slurm.submit import trial
 from hadar_slurm.submit.real_sbatch import RealSbatch
 

@@ -14,7 +14,8 @@ from hadar_slurm.cli.main import commands
 from hadar_slurm.core.throughput_model import Place, Workload
 from hadar_slurm.core.type_failures import Work
 from hadar_slurm.errors import ProfileError
-from hadar_slurm.state.throughput_store import FILE_NAME, Profile
+from hadar_slurm.state.learned_file import FILE_NAME
+from hadar_slurm.state.throughput_store import Profile
 
 ADAS = Workload("ada", "job:[red]train.sh")
 BENS = Workload("ben", "A3C")

@@ -17,8 +17,7 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.snapshot import Round
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.journal import Journal
-from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
-from hadar_slurm.state.last_rounds import LastRounds
+from hadar_slurm.state.heartbeat import Heartbeat, LastRounds, write_heartbeat
 
 
 @pytest.fixture

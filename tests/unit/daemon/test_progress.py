@@ -31,8 +31,7 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import Partitions, Site
 from hadar_slurm.slurm.enforce.modes import Modes
 from hadar_slurm.slurm.enforce.release_all import reason_to_keep
-from hadar_slurm.state.heartbeat import Heartbeat, read_heartbeat
-from hadar_slurm.state.last_rounds import MOST_FAILED, LastRounds
+from hadar_slurm.state.heartbeat import MOST_FAILED, Heartbeat, LastRounds, read_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.problems import Problems
 

@@ -19,8 +19,9 @@ from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.settings import BackendSettings
-from hadar_slurm.state import throughput_store as store
-from hadar_slurm.state.throughput_store import Profile, add_ended, forget, read_profile
+from hadar_slurm.state import learned_file as store
+from hadar_slurm.state.learned_changes import add_ended, forget, read_profile
+from hadar_slurm.state.throughput_store import Profile
 
 LIMIT_S, SHORT_S = 36_000.0, 600.0
 NAME = "job:train.sh"

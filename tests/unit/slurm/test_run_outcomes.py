@@ -22,7 +22,8 @@ from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.settings import BackendSettings
-from hadar_slurm.state.throughput_store import Profile, forget
+from hadar_slurm.state.learned_changes import forget
+from hadar_slurm.state.throughput_store import Profile
 
 FAILED = 1 << 8
 

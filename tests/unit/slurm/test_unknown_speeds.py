@@ -21,7 +21,8 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.settings import BackendSettings
-from hadar_slurm.state.throughput_store import Profile, forget
+from hadar_slurm.state.learned_changes import forget
+from hadar_slurm.state.throughput_store import Profile
 
 LIMIT_S = 3600.0
 NO_TABLE = ThroughputTable("none", {})

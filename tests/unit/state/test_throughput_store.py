@@ -15,13 +15,9 @@ import pytest
 from hadar_slurm.core.throughput_model import Measured, Place, Workload
 from hadar_slurm.core.type_failures import TypeRecord, Work
 from hadar_slurm.errors import ProfileError
-from hadar_slurm.state.throughput_store import (
-    MAX_WORKLOADS_OF_USER,
-    VERSION,
-    Profile,
-    forget,
-    read_profile,
-)
+from hadar_slurm.state.learned_changes import forget, read_profile
+from hadar_slurm.state.learned_file import MAX_WORKLOADS_OF_USER, VERSION
+from hadar_slurm.state.throughput_store import Profile
 
 ADAS = Workload("ada", "ResNet-50 (batch size 64)")
 V100 = Place("v100", 4, is_spread=True)

@@ -16,8 +16,7 @@ from promql import alerts_of
 from web_journals import NOW_S, ROUND_S, Tree, a_blind_line, a_job, a_line, an_action, write
 
 from hadar_slurm.core.plan import WaitReason
-from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
-from hadar_slurm.state.last_rounds import LastRounds
+from hadar_slurm.state.heartbeat import Heartbeat, LastRounds, write_heartbeat
 from hadar_slurm.web.exposition import exposition
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.pulse import Pulse
