@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
 from hadar_slurm.core.cluster import Cluster, Node
-from hadar_slurm.core.time_limit import parse_time_limit
+from hadar_slurm.core.time_limit import format_time_limit, parse_time_limit
 from hadar_slurm.errors import JobSpecError, SlurmError
 from hadar_slurm.jobspec.constraint import allows
 from hadar_slurm.jobspec.description import Description, is_node_list
@@ -29,6 +30,8 @@ class OpenNodes(NamedTuple):
 def open_nodes(request: SbatchRequest, *, heeds_excluded: bool) -> OpenNodes:
     """Return the nodes for a job; raises JobSpecError for a constraint that counts nodes.
 
+    Also for a time limit above those of all its partitions, with which Slurm never starts it.
+
     Those of its partitions `a,b`; of the default one for None, of all for "". Nothing is known if
     Slurm does not answer: sbatch will print why.
     """
@@ -43,7 +46,7 @@ def open_nodes(request: SbatchRequest, *, heeds_excluded: bool) -> OpenNodes:
         not_here = set(runner.run(hostnames).split()) if is_heeded else set()
     except SlurmError:
         return OpenNodes(limit_s=limit_s)
-    everywhere, here, limits = {}, {}, set()
+    everywhere, here, limits, most_s = {}, {}, set(), set()
     for line in text.splitlines():
         name, gres, partition, default, most, features = line.split("|", 5)
         everywhere[name] = node = Node.of(name, parse_gpus(gres))
@@ -53,8 +56,12 @@ def open_nodes(request: SbatchRequest, *, heeds_excluded: bool) -> OpenNodes:
             is_here = not partitions or partition.rstrip("*") in partitions.split(",")
         if is_here:
             limits.add(parse_time_limit(default) or parse_time_limit(most) or 0.0)
+            most_s.add(parse_time_limit(most) or math.inf)
         if is_here and name not in not_here and is_allowed(features.split(",")):
             here[name] = node
+    if most_s and limit_s > (longest_s := max(most_s)):
+        longest = format_time_limit(longest_s)
+        raise JobSpecError(f"--time={values['time']} is above the partition's limit, {longest}")
     whole, part = (Cluster.of(n for n in nodes.values() if n.gpus) for nodes in (everywhere, here))
     if not limit_s and "time" not in values and limits and min(limits) > 0:
         limit_s = max(limits)

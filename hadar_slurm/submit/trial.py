@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from hadar_slurm.errors import SbatchNotFound, SlurmError
 from hadar_slurm.slurm.client.runner import Runner, is_unreachable
@@ -19,6 +20,8 @@ from hadar_slurm.submit.decision import Call
 from hadar_slurm.submit.real_sbatch import RealSbatch
 from hadar_slurm.submit.request import SbatchRequest
 
+# With these reasons Slurm accepts a job that it does not start as it was submitted.
+_NEVER = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints")
 # A trial that takes longer is given up, and the job is submitted.
 _TRIAL_S = 5.0
 
@@ -62,21 +65,30 @@ def submit(sbatch: RealSbatch, call: Call, environment: Mapping[str, str]) -> tu
     # For a process that a signal ended, the status that a shell gives.
     status = done.returncode if done.returncode >= 0 else 128 - done.returncode
     answer = os.fsdecode(done.stdout)
-    if call.is_held_late and status == 0 and not _hold(answer):
-        call = call.left("Slurm did not hold it")
+    if call.is_held_late and status == 0 and (why := _hold(answer)):
+        call = call.left(why)
     return status, answer, call
 
 
-def _hold(answer: str) -> bool:
-    """Hold the job that sbatch's answer names; return whether Slurm has."""
-    job = (answer.split() or [""])[-1].partition(";")[0]
+def _hold(answer: str) -> str:
+    """Hold the job that sbatch's answer names; return why it is not held, "" if it is."""
+    job, runner = (answer.split() or [""])[-1].partition(";")[0], Runner(timeout_s=10)
     if not job.isdigit():
-        return False
+        return "Slurm did not hold it"
     try:
-        Runner(timeout_s=10).run(["scontrol", "uhold", job])
+        reasons = set(runner.run(["squeue", "-h", "-j", job, "-o", "%r"]).split())
+        if never := reasons.intersection(_NEVER):
+            return f"Slurm does not start it ({', '.join(sorted(never))})"
     except SlurmError:
-        return False
-    return True
+        pass  # it is held all the same
+    try:
+        runner.run(["scontrol", "uhold", job])
+    except SlurmError:
+        # 22.05.8 has held it even where it says that it cannot.
+        with suppress(SlurmError):
+            runner.run(["scontrol", "release", job])
+        return "Slurm did not hold it"
+    return ""
 
 
 def _done(

@@ -115,6 +115,28 @@ def test_a_job_that_slurm_lets_wait_is_held_all_the_same(site: Site) -> None:
     assert site.tree(job) == site.planned(job)
 
 
+def test_what_slurm_accepts_and_never_starts_waits_under_no_hold(site: Site) -> None:
+    """It waits in Slurm's queue with Slurm's reason, as by sbatch, and the line says so."""
+    site.vouch()
+    site.run(["scontrol", "create", "PartitionName=short", "Nodes=n[1-3]", "MaxTime=60"])
+    site.run(["scontrol", "create", "PartitionName=one", "Nodes=n[1-3]", "MaxNodes=1"])
+    try:
+        for words, reason, why in (
+            (("-t9", "-c999"), "PartitionConfig", "Slurm does not start it (PartitionConfig)"),
+            (("-t9", "-G2", "-N2", "-p", "one"), "PartitionNodeLimit", "(Partition"),
+            (("-t2:00:00", "-p", "short"), "PartitionTimeLimit", "--time=2:00:00 is above"),
+        ):
+            job, notes = submitted(site, "-G1", *words, WRAP)
+            assert [why in note for note in notes] == [True]
+            assert notes[0].startswith("hadar-sbatch: plain Slurm places this job: ")
+            eventually(lambda job=job, reason=reason: site.queue()[job].reason == reason, job)
+            assert site.queue()[job].priority
+            site.free(job)
+    finally:
+        for name in ("short", "one"):
+            site.run(["scontrol", "delete", f"PartitionName={name}"])
+
+
 def test_a_trial_of_the_user_is_one_of_plain_sbatch(site: Site) -> None:
     """`--test-only` prints when the job would start, not a job that is held."""
     site.vouch()
