@@ -15,10 +15,10 @@ from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, Shape
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
+from hadar_slurm.jobspec.request import Request
 from hadar_slurm.journal import Line
 from hadar_slurm.journal.values import gang_from_tree
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.client.updates import Request
 
 ROUND = Round(0, 0.0, 360.0)
 GOLDEN = Path(__file__).parent / "golden"

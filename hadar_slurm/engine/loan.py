@@ -55,6 +55,11 @@ class Loan(Generic[T]):
         is_owners = (_is_same(value, self.owners) for value in (self.ours, self.former))
         return not (self.is_kept or all(is_owners))
 
+    @property
+    def is_set(self) -> bool:
+        """Whether hadard's last value is another one than the owner's."""
+        return not (self.is_kept or _is_same(self.ours, self.owners))
+
     def is_ours(self, shown: T) -> bool:
         """Return whether a value that Slurm shows is the last of hadard's, or the one before."""
         return any(_is_same(shown, value) for value in (self.ours, self.former, *self.past))

@@ -31,7 +31,6 @@ from hadar_slurm.slurm.enforce.stoppable import bound_s
 from hadar_slurm.slurm.jobs.observation import Observation
 from hadar_slurm.slurm.jobs.observer import Observer
 from hadar_slurm.slurm.settings import BackendSettings
-from hadar_slurm.state.failures import write_failures
 from hadar_slurm.state.throughput_store import Profile
 from hadar_slurm.state.wakeup import WakeFile
 
@@ -343,6 +342,8 @@ class SlurmBackend:
         if place is None or self._published == records.version:
             return
         self._published = records.version
+        from hadar_slurm.state.failures import write_failures
+
         try:
             write_failures(place, records.failing)
         except OSError as error:

@@ -18,7 +18,6 @@ from hadar_slurm.slurm.client.state import SlurmState, waits_for_nodes
 from hadar_slurm.slurm.enforce.claim import State
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode
-from hadar_slurm.slurm.enforce.restore import NO_LIMITS, NODES_REPORT_WITHIN_S, restore_jobs
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
 from hadar_slurm.slurm.enforce.stoppable import is_ended_by_us
 from hadar_slurm.slurm.jobs.observation import Observation
@@ -28,6 +27,10 @@ from hadar_slurm.slurm.jobs.seen import Course
 log = logging.getLogger(__name__)
 
 _MOST_REFUSED = 2
+# Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported
+# to it: no job is restored for this long. Slurm marks a dead node as down later.
+NODES_REPORT_WITHIN_S = 30.0
+_NO_LIMITS: Mapping[JobId, tuple[NodeName, ...]] = {}
 
 
 @dataclass
@@ -64,18 +67,22 @@ class Corrections:
         return {
             row.key
             for row, claim in found
-            if claim.excluded.is_kept and claim.steers and not (row.is_held or row.requested_nodes)
+            if claim.excluded.is_kept
+            and claim.has_changed(row)
+            and not (row.is_held or row.requested_nodes)
         }
 
     def _give_back(
         self,
         queue: Mapping[JobId, QueueRow],
         jobs: Collection[JobId],
-        limits: Mapping[JobId, tuple[NodeName, ...]] = NO_LIMITS,
+        limits: Mapping[JobId, tuple[NodeName, ...]] = _NO_LIMITS,
     ) -> None:
         """Restore jobs of a queue that was just read; see `restore_jobs`."""
         if not jobs:
             return
+        from hadar_slurm.slurm.enforce.restore import restore_jobs
+
         for returned in restore_jobs(self.slurm, self.ledger, queue, jobs, limits):
             if returned.fault:
                 log.warning("job %s: not yet restored: %s", returned.job, returned.fault)

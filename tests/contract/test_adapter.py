@@ -11,6 +11,7 @@ from contract.worlds import SlurmWorld
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.errors import SlurmRefused, SlurmUnavailable
+from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.scontrol import request_for
 from hadar_slurm.slurm.client.updates import (
@@ -19,7 +20,6 @@ from hadar_slurm.slurm.client.updates import (
     Notify,
     Prefer,
     Release,
-    Request,
     Requeue,
     SetRequest,
     SetStartNow,

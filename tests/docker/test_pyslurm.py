@@ -101,7 +101,8 @@ CHANGE = """
 import json, sys
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.daemon.adapter import make_adapter
-from hadar_slurm.slurm.client.updates import Request, SetRequest
+from hadar_slurm.jobspec.request import Request
+from hadar_slurm.slurm.client.updates import SetRequest
 from hadar_slurm.slurm.client.runner import Runner
 
 def change(kind, job, **request):

@@ -66,7 +66,8 @@ def occupied(site: Site) -> dict[str, JobId]:
 def fields(site: Site, job: JobId) -> dict[str, str]:
     """Return what Slurm shows of a pending job's request, its most nodes left out if unbounded."""
     found = dict(re.findall(r"\b(\w+)=(\S*)", site.details()[job]))
-    known = {name: found[name] for name in FIELDS if name in found}
+    # Slurm shows a comment that was emptied, and none that was never set.
+    known = {name: found[name] for name in FIELDS if found.get(name)}
     return {**known, "NumNodes": known["NumNodes"].partition("-")[0]}
 
 

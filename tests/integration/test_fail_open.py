@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,10 +24,11 @@ from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.devcluster.processes import wait_until
 from hadar_slurm.engine.reconcile import reconcile
+from hadar_slurm.jobspec.description import decode
+from hadar_slurm.jobspec.request import Request
 from hadar_slurm.journal import Line
 from hadar_slurm.journal.reader import read_journal
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.state.heartbeat import read_heartbeat, write_heartbeat
@@ -541,8 +543,8 @@ def test_a_hold_that_comes_when_the_job_runs_is_taken_back(site: Site, by_hadard
 
 
 def test_nodes_that_a_user_excludes_stay_excluded(site: Site) -> None:
-    """While hadard steers the job, and after it has given it back."""
-    site.start(mode="steer")
+    """While hadard steers the job, and after the documented script has given it back without it."""
+    hadard = site.start(mode="steer")
     site.occupy(n1="gpu:4", n6="gpu:v100:2")
     words = (
         "--hadar-throughput=v100=20,p100=20",
@@ -551,13 +553,23 @@ def test_nodes_that_a_user_excludes_stay_excluded(site: Site) -> None:
         "-C",
         "v100|p100",
     )
+    words = (*words, "--comment=it's my own")
     job = site.submit(*words, "--hadar-types=v100", "-x", "n2,n5", "--wrap=sleep 600")
+    before = site.queue()[job].comment
 
     def excluded() -> str:
         text = site.runner.run(["scontrol", "show", "job", "-o", job])
         return next(word for word in text.split() if word.startswith("ExcNodeList="))
 
     eventually(lambda: excluded() == "ExcNodeList=n[2-6]", excluded)
-    site.hadard.stop()
-    release(site)
-    assert excluded() == "ExcNodeList=n[2,5]"
+    mark = "[hadar:ExcNodeList=n[2,5]]"
+    eventually(lambda: site.queue()[job].mark == mark, lambda: site.queue()[job].mark)
+    site.kill(hadard)
+    shutil.rmtree(site.state_dir)
+    page = Path(__file__).parents[2] / "docs" / "operators.md"
+    [script] = re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)
+    assert site.run(["bash", "-c", script]).returncode == 0
+    row = site.queue()[job]
+    assert (excluded(), row.mark) == ("ExcNodeList=n[2,5]", "")
+    assert decode(row.comment) == decode(before)
+    assert release(site) == {"released": [], "failed": [], "kept_for": ""}

@@ -18,8 +18,9 @@ from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import SlurmOutputError
 from hadar_slurm.jobspec.constraint import fold_out
 from hadar_slurm.jobspec.gres import asked_gpus, parse_gpu_detail, parse_gpus, parse_shared_gpus
+from hadar_slurm.jobspec.mark import split
+from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client.squeue import Fields
-from hadar_slurm.slurm.client.updates import Request
 
 # The type of GPUs to which the site has given none.
 UNTYPED = "gpu"
@@ -78,7 +79,9 @@ class QueueRow:
     ended_s: float
     # It is part of a heterogeneous job.
     is_set_apart: bool
+    # The owner's part of it, and hadard's mark (jobspec/mark.py).
     comment: str
+    mark: str = ""
     # That of the last run, as from wait(2): 10 after USR1 has ended it.
     exit_status: int = 0
     # `qos` and `account` are empty without slurmdbd.
@@ -170,7 +173,8 @@ def queue_row(field: Mapping[str, str]) -> QueueRow:
             started_s=float(known["StartTime"] or 0),
             ended_s=float(known["EndTime"] or 0),
             is_set_apart=known["HetJobID"] not in ("", "0"),
-            comment=known["Comment"],
+            comment=split(known["Comment"])[0],
+            mark=split(known["Comment"])[1],
             exit_status=exit_status(known["exit_code"]),
             qos=known["QOS"],
             account=known["Account"],

@@ -13,12 +13,11 @@ from dataclasses import replace
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.jobspec.constraint import fold
+from hadar_slurm.jobspec.request import Request, gres_prefix
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import UNTYPED
-from hadar_slurm.slurm.client.updates import Request, Update
+from hadar_slurm.slurm.client.updates import Update
 
-# Slurm writes gres/gpu:2 from this version on, gres:gpu:2 before it.
-_SLASH_SINCE = (23, 2)
 # Before this version a GPU type once named in a request stays in it, as a count of zero (measured
 # on 22.05.8; gone in 24.11.5; versions in between are treated as the older).
 _FORGETS_TYPES_SINCE = (24, 11)
@@ -38,11 +37,6 @@ def requested_gpus(gang: Gang, *, names_type: bool) -> tuple[tuple[str, int], ..
     """Return the GPUs per node by type, untyped where the node implies it: see `keeps_types`."""
     per_node = next(iter(gang.gpus_by_node.values()))
     return ((str(next(iter(gang.gpus_by_type))) if names_type else UNTYPED, per_node),)
-
-
-def gres_prefix(version: tuple[int, int]) -> str:
-    """Return the prefix of `gpu:2` in a request."""
-    return "gres/" if version >= _SLASH_SINCE else "gres:"
 
 
 def request_for(gang: Gang, version: tuple[int, int], *, names_type: bool) -> Request:
@@ -111,7 +105,7 @@ def command(change: Update) -> list[str]:
             words += [f"{key}=" for key in keys]
             words += [] if excluded is None else [f"ExcNodeList={fold(excluded)}"]
             return ["scontrol", "update", f"JobId={job}", *words]
-        case updates.Steer(job, excluded, num_nodes, nice, limit_s, clears_nodes):
+        case updates.Steer(job, excluded, num_nodes, nice, limit_s, clears_nodes, comment):
             # ExcNodeList always: with it Slurm refuses all of the update once the job has started.
             words = [
                 f"ExcNodeList={fold(excluded)}",
@@ -119,6 +113,7 @@ def command(change: Update) -> list[str]:
                 *(["ReqNodeList="] if clears_nodes else []),
                 *([] if nice is None else [f"Nice={nice}"]),
                 *_time_limit(limit_s),
+                *([] if comment is None else [f"Comment={comment}"]),
             ]
             return ["scontrol", "update", f"JobId={job}", *words]
         case updates.SetRequest(job, request, begins_in_s, limit_s):

@@ -15,11 +15,11 @@ from hadar_slurm.engine.rate_limit import MOST_ALONE
 from hadar_slurm.errors import SlurmRefused
 from hadar_slurm.jobspec.constraint import allows
 from hadar_slurm.jobspec.description import decode_or_none
+from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client import parse
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, NodeRow, QueueRow, asked_nodes
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.squeue import squeue
-from hadar_slurm.slurm.client.updates import Request
 
 if TYPE_CHECKING:
     from hadar_slurm.jobspec.cores_memory import Sizes

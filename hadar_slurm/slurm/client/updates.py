@@ -2,56 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.jobspec.request import Request
 
 # Longer than a job with a cleared request waits for the reaper, in seconds.
 DELAY_S = 60
-# The fields of `Request` that are no GPUs and no nodes.
-SIZES = ("node_cores", "task_cores", "node_memory_mb", "core_memory_mb")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """The nodes and GPUs that a job asks for, in Slurm's syntax."""
-
-    # A number or a range such as `1-4`.
-    num_nodes: str = "1"
-    # GPUs such as `gres/gpu:v100:2`; empty for none.
-    per_node: str = ""
-    per_job: str = ""
-    per_task: str = ""
-    per_socket: str = ""
-    nodes: tuple[NodeName, ...] = ()
-    # Cores of the node and of a task, and MB of memory of the node or of a core; empty: not changed
-    # by hadard. Known for copies with cores or memory by GPU type only.
-    node_cores: str = ""
-    task_cores: str = ""
-    node_memory_mb: str = ""
-    core_memory_mb: str = ""
-
-    @property
-    def sizes(self) -> tuple[str, str, str, str]:
-        """The cores and the memory, in the order of the fields."""
-        return self.node_cores, self.task_cores, self.node_memory_mb, self.core_memory_mb
-
-    @property
-    def without_sizes(self) -> Request:
-        """The request without cores and memory, as the queue shows it."""
-        if not any(self.sizes):
-            return self
-        return replace(self, node_cores="", task_cores="", node_memory_mb="", core_memory_mb="")
-
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        """The GPUs per node, job, task and socket."""
-        return self.per_node, self.per_job, self.per_task, self.per_socket
-
-    @property
-    def is_cleared(self) -> bool:
-        """Whether it asks for no GPU, as between the two halves of a change."""
-        return not any(self.gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +58,8 @@ class Steer(_JobChange):
     It gets none of `excluded`, and `num_nodes` nodes (empty: as before). `nice` is taken off its
     priority, `limit_s` is its time limit in seconds (None: as before). With `clears_nodes` it no
     longer requires nodes. It never requires any: Slurm up to 23.11 takes that for a resize where
-    the job has just started, and ends a job whose required node leaves its configuration.
+    the job has just started, and ends a job whose required node leaves its configuration. Its
+    comment becomes `comment`, which marks what is changed (None: as before).
     """
 
     excluded: tuple[NodeName, ...] = ()
@@ -109,6 +67,7 @@ class Steer(_JobChange):
     nice: int | None = None
     limit_s: int | None = None
     clears_nodes: bool = False
+    comment: str | None = None
 
 
 class SetStartNow(_JobChange):

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from hadar_slurm.core.cluster import NodeName
 from hadar_slurm.engine.loan import Loan, as_set
+from hadar_slurm.jobspec.mark import with_mark
+from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.client.updates import Request
 
 
 class State(StrEnum):
@@ -123,8 +125,18 @@ class Claim:
     @property
     def steers(self) -> bool:
         """Whether hadard has excluded nodes, or set their number, a nice value or a time limit."""
-        loans = self.excluded, self.nice, self.limit_s
-        return bool(self.sized) or any(loan.is_lent for loan in loans)
+        return bool(self.sized) or any(loan.is_lent for loan in self.loans.values())
+
+    @property
+    def loans(self) -> dict[str, Any]:
+        """What is borrowed, by field."""
+        return {"excluded": self.excluded, "nice": self.nice, "limit_s": self.limit_s}
+
+    @property
+    def lent(self) -> dict[str, Any]:
+        """The owner's values, by field, where hadard has set others or is about to."""
+        found = {name: loan.owners for name, loan in self.loans.items() if loan.is_set}
+        return found | ({"num_nodes": self.own.num_nodes} if self.sized and self.own else {})
 
     def seen(
         self, excluded: tuple[NodeName, ...] | None, nice: int | None, limit_s: float | None
@@ -134,10 +146,9 @@ class Claim:
         # Slurm keeps limits in minutes.
         if limit_s and not 0 <= limit_s - limit.ours < 60:
             limit = limit.seen(round(limit_s))
-        loans = self.excluded.seen(excluded), self.nice.seen(nice), limit
-        if loans == (self.excluded, self.nice, self.limit_s):
-            return self
-        return replace(self, excluded=loans[0], nice=loans[1], limit_s=loans[2])
+        excludes, after = self.excluded.seen(excluded), self.nice.seen(nice)
+        loans: dict[str, Any] = {"excluded": excludes, "nice": after, "limit_s": limit}
+        return self if loans == self.loans else replace(self, **loans)
 
     def excluded_by_owner(
         self, shown: Iterable[NodeName] | None, submitted: tuple[NodeName, ...] | None = None
@@ -173,9 +184,11 @@ class Claim:
     def has_changed(self, row: QueueRow) -> bool:
         """Return whether hadard holds, has pinned, has cleared or steers a pending job."""
         is_changed = self.holds or self.has_cleared(row) or self.pins(row.requested_nodes)
-        return row.state == "PENDING" and (is_changed or self.steers)
+        is_marked = row.mark != "" and with_mark(row.comment, row.mark, {}) is not None
+        is_changed |= self.steers or (is_marked and self.own is not None)
+        return row.state == "PENDING" and is_changed
 
     def keeps_nice_only(self, row: QueueRow) -> bool:
         """Return whether all that hadard has changed is a nice value that another's hold keeps."""
-        has_more = replace(self, nice=_ZERO).has_changed(row)
+        has_more = replace(self, nice=_ZERO).has_changed(replace(row, mark=""))
         return row.is_held and self.nice.is_lent and not has_more

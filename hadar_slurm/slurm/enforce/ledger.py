@@ -33,7 +33,7 @@ from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.client.updates import Update
 from hadar_slurm.slurm.enforce.claim import Claim
 from hadar_slurm.slurm.enforce.ledger_text import DAMAGE, PARSE, VERSION, claim_tree
-from hadar_slurm.slurm.enforce.readings import first_sight, may_yet_be_held, read_kind
+from hadar_slurm.slurm.enforce.readings import first_sight, from_marks, may_yet_be_held, read_kind
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind, changes, transition
 from hadar_slurm.slurm.enforce.writer import send
 from hadar_slurm.state import locks
@@ -183,7 +183,8 @@ class Ledger:
 
     def heed(self, state: SlurmState) -> None:
         """Leave to the owners of waiting jobs what they have changed since hadard did."""
-        found = {}
+        # Of a lost ledger, what the jobs' marks say of it.
+        found = {} if self.was_read else from_marks(state, self._claims)
         for job, claim in self._claims.items():
             row = state.queue.get(job)
             if row is None or row.state != "PENDING" or not claim.steers:

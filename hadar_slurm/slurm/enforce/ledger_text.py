@@ -11,13 +11,13 @@ from hadar_slurm.core.cluster import NodeName
 from hadar_slurm.engine.loan import Loan
 from hadar_slurm.errors import SlurmOutputError
 from hadar_slurm.jobspec.constraint import fold, fold_out
-from hadar_slurm.slurm.client.updates import SIZES, Request
+from hadar_slurm.jobspec.request import SIZES, Request
 from hadar_slurm.slurm.enforce.claim import Claim, State
 
 _MAX_NUMBER = 1e18
 # What hadard borrows. The file has it as three values each, which hadard 0.2 reads too; excluded
 # nodes are host lists, and nice values have a sign.
-_LOANS = ("excluded", "nice", "limit_s")
+_LOANS = tuple(Claim().loans)
 _KEYS = ("", "former_", "own_")
 _KEPT = "kept_by_owner"
 # The other values of a claim apart from its state and the own request.
@@ -34,15 +34,14 @@ DAMAGE = (
 def claim_tree(claim: Claim) -> dict[str, Any]:
     """Return the values of a claim that are not the defaults."""
     given = {name: value for name in _NAMES if (value := getattr(claim, name))}
-    loans: dict[str, Loan[Any]] = {name: getattr(claim, name) for name in _LOANS}
-    for name, loan in loans.items():
+    for name, loan in claim.loans.items():
         values = zip(_KEYS, (loan.ours, loan.former, loan.owners), strict=True)
         given |= {
             f"{key}{name}": fold(value) if name == "excluded" else value
             for key, value in values
             if value
         }
-    if kept := [name for name, loan in loans.items() if loan.is_kept]:
+    if kept := [name for name, loan in claim.loans.items() if loan.is_kept]:
         given[_KEPT] = kept
     if claim.own is None:
         return given

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.engine.loan import Loan
 from hadar_slurm.jobspec.description import Description
+from hadar_slurm.jobspec.mark import owners_values
+from hadar_slurm.jobspec.request import described_request
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.client.scontrol import gres_prefix
 from hadar_slurm.slurm.client.state import SlurmState
-from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.claim import Claim, State
-from hadar_slurm.slurm.enforce.state_machine import TABLE, Event, Kind
+from hadar_slurm.slurm.enforce.state_machine import TABLE, Event, Kind, transition
 
 # slurmctld has saved a release after this long. 22.05.8 lost the last 15 s.
 SAVED_AFTER_S = 60.0
@@ -20,14 +22,6 @@ SAVED_AFTER_S = 60.0
 UNSEEN_S = 600.0
 # hadar-sbatch holds a job that it has submitted without a hold within this time.
 HELD_WITHIN_S = 60.0
-# The part of a request that each of sbatch's options sets.
-_KEYS = {
-    "gpus": "per_job",
-    "gpus-per-node": "per_node",
-    "gres": "per_node",
-    "gpus-per-task": "per_task",
-    "gpus-per-socket": "per_socket",
-}
 
 
 def read_kind(
@@ -134,26 +128,28 @@ def first_sight(
     return Event(kind=kind, row=row, own=own)
 
 
+def from_marks(state: SlurmState, claims: Mapping[JobId, Claim]) -> dict[JobId, Claim]:
+    """Return the claims on waiting jobs of which only marks say what hadard has changed.
+
+    All that Slurm shows counts as hadard's.
+    """
+    found: dict[JobId, Claim] = {}
+    shown: dict[str, Any] = {"excluded": state.excluded, "nice": state.nice}
+    shown["limit_s"] = state.limits_s
+    for job, row in state.queue.items():
+        claim = claims.get(job, Claim())
+        if row.mark and row.state == "PENDING" and not claim.steers:
+            owners, asked = {**owners_values(row.mark)}, state.request(row)
+            number = owners.pop("num_nodes", "")
+            own = claim.own or replace(asked, num_nodes=number or asked.num_nodes)
+            known = {name: shown[name][job] for name in owners if job in shown[name]}
+            lent: dict[str, Any] = {k: Loan(now, now, owners[k]) for k, now in known.items()}
+            after = replace(claim, own=own, sized=asked.num_nodes if number else "", **lent)
+            found[job], _ = transition(claim, Event(kind=Kind.FOUND_EXCLUDED, row=row, claim=after))
+    return found
+
+
 def may_yet_be_held(row: QueueRow, now_s: float) -> bool:
     """Return whether hadar-sbatch may be about to hold this job (submit/trial.py)."""
     is_young = abs(now_s - row.submitted_s) < HELD_WITHIN_S  # clocks differ
     return is_young and row.state == "PENDING" and not row.is_held
-
-
-def described_request(description: Description, version: tuple[int, int]) -> Request:
-    """Return the request that a description stands for, where the original is not known."""
-    gpu, shape, asks = f"{gres_prefix(version)}gpu", description.shape, description.asks
-    given: dict[str, Any] = {
-        _KEYS[name]: _gres(gpu, text) for name, text in asks.items() if name in _KEYS
-    }
-    if not given and shape is not None:
-        given = {"per_node": f"{gpu}:{shape.gpus_per_node}"}
-    elif not given:
-        given = {"per_job": f"{gpu}:{description.gpus}"}
-    return Request(num_nodes=description.num_nodes, **given)
-
-
-def _gres(gpu: str, text: str) -> str:
-    """Return `gres/gpu:v100:2,gres/gpu` for the value `v100:2,gpu` of one of sbatch's options."""
-    parts = (part.removeprefix("gpu").removeprefix(":") for part in text.split(","))
-    return ",".join(f"{gpu}:{part}" if part else gpu for part in parts)

@@ -10,14 +10,16 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.engine.loan import Loan
 from hadar_slurm.engine.rate_limit import as_many
 from hadar_slurm.errors import LedgerError, SlurmError
 from hadar_slurm.jobspec.constraint import fold
 from hadar_slurm.jobspec.description import decode_or_none
+from hadar_slurm.jobspec.mark import with_mark
 from hadar_slurm.slurm.client import scontrol, updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
@@ -167,6 +169,8 @@ def differences(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow]) -
     """Return the differences of all pending jobs in a queue that was just read."""
     shown = list(rows)
     ledger.see(slurm, shown)
+    if not ledger.was_read:
+        ledger.heed(slurm.read())
     changed = [row for row in shown if ledger[row.key].has_changed(row)]
     return [_difference(slurm, row, ledger[row.key]) for row in changed]
 
@@ -182,6 +186,8 @@ def _difference(slurm: SlurmAdapter, row: QueueRow, claim: Claim) -> Difference:
         "nice": (str(claim.nice.ours), str(claim.nice.owners)) if claim.nice.is_lent else None,
         "time limit": (_minutes(claim.limit_s.ours), _minutes(claim.limit_s.owners)),
     }
+    if steering:
+        steering = replace(steering, comment=with_mark(row.comment, row.mark, {}))
     changes: list[updates.Update] = [steering] if steering else []
     if not asks_for(row, own):
         # With excluded nodes Slurm refuses the update of a job that has started.
@@ -212,6 +218,7 @@ def _include_submitted(slurm: SlurmAdapter, ledger: Ledger) -> Collection[JobId]
     except SlurmError as error:  # all else can still be given back
         log.warning("nodes that hadar-sbatch has excluded may stay so: %s", error)
         return ()
+    ledger.heed(state)
     for job, excluded in state.excluded.items():
         row = state.queue[job]
         own_excluded = ledger.excluded_by_owner(row, excluded)
@@ -219,9 +226,8 @@ def _include_submitted(slurm: SlurmAdapter, ledger: Ledger) -> Collection[JobId]
         is_ours = description is not None and description.is_steered
         is_new = is_ours and ledger[job].excluded_by_owner(excluded) != own_excluded
         if row.state == "PENDING" and is_new:
-            own, kind = state.request(row), Kind.FOUND_EXCLUDED
-            found[job] = Event(
-                kind=kind, row=row, own=own, excluded=excluded, own_excluded=own_excluded
-            )
+            claim = replace(ledger[job], own=ledger[job].own or state.request(row))
+            claim = replace(claim, excluded=Loan(excluded, excluded, own_excluded))
+            found[job] = Event(kind=Kind.FOUND_EXCLUDED, row=row, claim=claim)
     ledger.intend(found, must_be_written=False)
     return found.keys()

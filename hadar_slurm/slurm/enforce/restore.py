@@ -16,20 +16,16 @@ from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.engine.loan import joined
 from hadar_slurm.engine.rate_limit import MOST_CHANGES, at_once, in_parts
 from hadar_slurm.errors import LedgerError, SlurmError
+from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
-from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.claim import Claim
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
 
 log = logging.getLogger(__name__)
-
-# Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported
-# to it: no job is restored for this long. Slurm marks a dead node as down later.
-NODES_REPORT_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +158,8 @@ def unsteering(
     row: QueueRow, claim: Claim, shown: tuple[NodeName, ...] | None = None
 ) -> updates.Steer | None:
     """Return what removes the limits of a job that excludes `shown`; None: it has none."""
-    if row.state != "PENDING" or claim.own is None or not (claim.steered or claim.steers):
+    is_steered = claim.steered or claim.steers or row.mark
+    if row.state != "PENDING" or claim.own is None or not is_steered:
         return None
     # A number that the owner has set stays; of a pin it goes with the request.
     is_sized = claim.steered or (claim.sized and not claim.pins(row.requested_nodes))

@@ -21,6 +21,7 @@ from hadar_slurm.engine.rate_limit import at_once, in_parts
 from hadar_slurm.errors import LedgerError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.job_files import ProgressReport, ReportError, read_report
 from hadar_slurm.jobspec.description import Description
+from hadar_slurm.jobspec.request import SIZES, Request
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.scontrol import (
@@ -31,7 +32,6 @@ from hadar_slurm.slurm.client.scontrol import (
     with_sizes,
 )
 from hadar_slurm.slurm.client.state import SlurmState
-from hadar_slurm.slurm.client.updates import SIZES, Request
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.readings import is_edited
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind

@@ -20,11 +20,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from hadar_slurm.core.cluster import NodeName
-from hadar_slurm.engine.loan import Loan
 from hadar_slurm.errors import LedgerError
+from hadar_slurm.jobspec.mark import with_mark
+from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow, types_in
-from hadar_slurm.slurm.client.updates import Request, Update
+from hadar_slurm.slurm.client.updates import Update
 from hadar_slurm.slurm.enforce.claim import HOLDS, Claim, State
 
 
@@ -37,7 +38,7 @@ class Kind(StrEnum):
     FOUND_CHANGED = "first seen with a request of hadard"
     FOUND = "first seen"
     # The same, or a job whose claim lacks them.
-    FOUND_EXCLUDED = "seen with nodes that hadar-sbatch has excluded"
+    FOUND_EXCLUDED = "seen with nodes that hadar-sbatch has excluded, or with a mark of hadard"
     # A reading shows the job pending ...
     FREE = "pending without a hold"
     USER_HOLD = "pending under a hold that its owner can release"
@@ -78,7 +79,7 @@ class Event:
     now_s: float = 0.0
     # The start of slurmctld, in seconds since the epoch; 0: not known.
     booted_s: float = 0.0
-    # Of the FOUND_ kinds, PIN and STEER: the owner's request, unless the claim has it.
+    # Of FOUND_HELD, FOUND_CHANGED, PIN and STEER: the owner's request, unless the claim has it.
     own: Request | None = None
     # Of PIN and RESTORE: the request to be set.
     request: Request = field(default_factory=Request)
@@ -89,14 +90,14 @@ class Event:
     until_s: float = 0.0
     # Of REQUEUE: the part of the job that it keeps without a signal.
     kept_part: float = 0.0
-    # Of REFUSED: the claim before. Of EDITED: the claim with what is its owner's.
+    # Of REFUSED: the claim before. Of EDITED and FOUND_EXCLUDED: the claim after.
     claim: Claim | None = None
     # Of STEER, and of its DONE: what is to be set, and what Slurm shows of it.
     steering: updates.Steer | None = None
     nice: int = 0
     # Of STEER: the only nodes that are left to the job, if hadard has chosen them.
     aimed: tuple[NodeName, ...] = ()
-    # Of STEER, PIN and FOUND_EXCLUDED: the nodes that the job excludes, and the owner's part of
+    # Of STEER and PIN: the nodes that the job excludes, and the owner's part of
     # them (None: as in the claim).
     excluded: tuple[NodeName, ...] = ()
     own_excluded: tuple[NodeName, ...] | None = None
@@ -186,6 +187,12 @@ def transition(claim: Claim, event: Event) -> tuple[Claim, tuple[Update, ...]]:
     after = after if after.state is target else replace(after, state=target)
     if after.holds != claim.holds:
         after = replace(after, since_s=event.now_s, booted_s=event.booted_s)
+    if event.kind is Kind.STEER and event.steering is not None:
+        row, lent = event.row, after.lent
+        if after.own is not None and event.steering.num_nodes == after.own.num_nodes:
+            lent.pop("num_nodes", None)
+        comment = with_mark(row.comment, row.mark, lent)
+        return after, (replace(event.steering, comment=comment),)
     return after, _updates(event, target)
 
 
@@ -196,10 +203,6 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
         case Kind.FOUND_HELD | Kind.FOUND_CHANGED if event.own is not None:
             named = tuple(sorted(types_in(event.own)))
             return replace(claim, own=event.own, pinned=row.requested_nodes, named=named)
-        case Kind.FOUND_EXCLUDED:
-            own = _excluded(claim, event)
-            found = replace(claim, own=claim.own or event.own)
-            return replace(found, excluded=Loan(event.excluded, event.excluded, own))
         case Kind.FREE | Kind.RUNNING:
             return replace(_read_back(claim, row), requeued=0)
         case Kind.USER_HOLD if target is State.FOREIGN_HOLD:
@@ -247,10 +250,10 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
         case Kind.STEER if event.steering is not None:
             return _steered(claim, event, event.steering)
         case Kind.DONE if event.steering is not None:
-            settled = replace(claim, excluded=claim.excluded.settled, nice=claim.nice.settled)
             sized = claim.sized if event.steering.num_nodes in ("", claim.sized) else ""
-            return replace(settled, limit_s=claim.limit_s.settled, sized=sized)
-        case Kind.REFUSED | Kind.EDITED if event.claim is not None:
+            settled = {name: loan.settled for name, loan in claim.loans.items()}
+            return replace(claim, sized=sized, **settled)
+        case Kind.REFUSED | Kind.EDITED | Kind.FOUND_EXCLUDED if event.claim is not None:
             return event.claim
     return claim
 
@@ -322,8 +325,6 @@ def _updates(event: Event, target: State) -> tuple[Update, ...]:
             return (updates.Release(job),)
         case Kind.RELEASE:
             return (updates.SetStartNow(job), updates.Release(job))
-        case Kind.STEER if event.steering is not None:
-            return (event.steering,)
         case Kind.SAVE:
             return (updates.SignalCheckpoint(job),)
         case Kind.REQUEUE | Kind.REQUEUE_HELD:

@@ -35,12 +35,13 @@ from hadar_slurm.engine.rate_limit import (
 )
 from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused
 from hadar_slurm.jobspec.description import decode_or_none
+from hadar_slurm.jobspec.mark import with_mark
+from hadar_slurm.jobspec.request import Request
 from hadar_slurm.placement.limits import Limit, limits
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
-from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.claim import Claim
 from hadar_slurm.slurm.enforce.disposition import waits_for_gpus
 from hadar_slurm.slurm.enforce.ledger import Ledger
@@ -231,7 +232,8 @@ class Steerer:
         own_excluded = self.ledger.excluded_by_owner(row, known)
         excludes = self._excludes(claim.excluded.ours, shown, limit.excluded, own_excluded)
         is_so = excludes and not row.requested_nodes and claim.aimed == limit.aimed
-        if is_so and nice is None and limit_s is None:
+        is_stale = row.mark and with_mark(row.comment, row.mark, claim.lent) is not None
+        if is_so and nice is None and limit_s is None and not is_stale:
             return None
         excluded = joined(limit.excluded, own_excluded)
         own = claim.own or self.state.request(row)

@@ -23,9 +23,9 @@ from hadar_slurm.jobspec.description import Description, decode
 from hadar_slurm.jobspec.gres import asked_gpus
 from hadar_slurm.jobspec.identity import Shown, workload_of_shown
 from hadar_slurm.jobspec.opting_out import is_opted_out
+from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client.parse import NO_MAXIMUM, QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
-from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
 
 if TYPE_CHECKING:

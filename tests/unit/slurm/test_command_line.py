@@ -13,6 +13,7 @@ from fakes.fake_tools import FakeRunner
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import SlurmRefused, SlurmUnavailable
+from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import Partitions, Site
 from hadar_slurm.slurm.client.runner import Runner
@@ -20,7 +21,6 @@ from hadar_slurm.slurm.client.updates import (
     Hold,
     Prefer,
     Release,
-    Request,
     SetRequest,
     SignalCheckpoint,
     Update,

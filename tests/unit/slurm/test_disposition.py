@@ -9,8 +9,8 @@ from builders import a_queue_row
 
 from hadar_slurm.core.cluster import NodeName
 from hadar_slurm.jobspec.description import Description
+from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.disposition import Disposition, disposition_of
 from hadar_slurm.slurm.enforce.modes import Mode

@@ -21,12 +21,12 @@ from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import Description, encode
 from hadar_slurm.jobspec.gres import asked_gpus
 from hadar_slurm.jobspec.opting_out import is_opted_out, with_opt_out
+from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.submission import Submission, read_submissions, submission
-from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.jobs.enrolment import MOST_TASKS, describe, is_listed, may_enrol

@@ -18,8 +18,8 @@ from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.engine.loan import Loan
 from hadar_slurm.errors import LedgerError
 from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client.command_line import CommandLine
-from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.state.locks import LEDGER

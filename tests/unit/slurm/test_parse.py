@@ -17,6 +17,7 @@ from hadar_slurm.core.job import Shape
 from hadar_slurm.errors import SlurmOutputError
 from hadar_slurm.jobspec.constraint import fold_out
 from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client import parse
 from hadar_slurm.slurm.client.doubts import job_details
 from hadar_slurm.slurm.client.parse import (
@@ -31,7 +32,6 @@ from hadar_slurm.slurm.client.parse import (
 )
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.state import SlurmState, read_all, waits_for_nodes
-from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.jobs.holdings import occupied
 
 MARK = "#0123"

@@ -17,6 +17,7 @@ import pytest
 from hadar_slurm.core.cluster import GpuType, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.errors import SlurmOutputError, SlurmRefused, SlurmUnavailable
+from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client.parse import parse_nodes, parse_queue
 from hadar_slurm.slurm.client.pyslurm import JOB_FIELDS, NODE_FIELDS, PySlurm
 from hadar_slurm.slurm.client.runner import Runner
@@ -25,7 +26,6 @@ from hadar_slurm.slurm.client.updates import (
     Hold,
     Prefer,
     Release,
-    Request,
     Requeue,
     SetRequest,
     SignalCheckpoint,

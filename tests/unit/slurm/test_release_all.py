@@ -16,9 +16,10 @@ from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.engine.loan import Loan
 from hadar_slurm.errors import SlurmError, SlurmUnavailable
 from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import Site
-from hadar_slurm.slurm.client.updates import Hold, Request, Update
+from hadar_slurm.slurm.client.updates import Hold, Update
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.release_all import reason_to_keep, release_all

@@ -7,6 +7,7 @@ from builders import a_gang
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
+from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client.scontrol import (
     command,
     keeps_types,
@@ -19,7 +20,6 @@ from hadar_slurm.slurm.client.updates import (
     Hold,
     Prefer,
     Release,
-    Request,
     Requeue,
     SetRequest,
     SignalCheckpoint,

@@ -11,16 +11,11 @@ from builders import a_queue_row
 
 from hadar_slurm.core.cluster import NodeName
 from hadar_slurm.jobspec.description import Description
+from hadar_slurm.jobspec.request import Request, described_request
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.client.updates import Request
 from hadar_slurm.slurm.enforce.claim import HOLDS, Claim, State
-from hadar_slurm.slurm.enforce.readings import (
-    SAVED_AFTER_S,
-    described_request,
-    first_sight,
-    read_kind,
-)
+from hadar_slurm.slurm.enforce.readings import SAVED_AFTER_S, first_sight, read_kind
 from hadar_slurm.slurm.enforce.state_machine import (
     TABLE,
     Event,

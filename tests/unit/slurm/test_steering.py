@@ -23,6 +23,7 @@ from hadar_slurm.engine.gaps import gapped
 from hadar_slurm.errors import SlurmError, SlurmUnavailable
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.mark import split
 from hadar_slurm.placement.limits import Limit, limits
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
@@ -390,14 +391,25 @@ def test_a_job_on_nodes_that_are_reserved_soon_is_left_to_slurm_at_once(site: Si
     assert (job.state, list(job.held)) == ("RUNNING", ["n2"])
 
 
+@pytest.mark.parametrize("has_ledger", [True, False])
 @pytest.mark.parametrize("how", ["release", "restart", "observe"])
-def test_what_was_set_is_undone(site: Site, how: str) -> None:
-    """`hadar release`, and a hadard that may no longer place the job, give all of it back."""
+def test_what_was_set_is_undone(site: Site, how: str, has_ledger: bool) -> None:
+    """`hadar release`, and a hadard that may no longer place the job, give all of it back.
+
+    Where the ledger is lost, by the marks in the comments.
+    """
     site.slurm.reserved = {"n1", "n2"}
     jobs = [site.submit(nice=5), site.submit(), site.submit()]
     site.apply(start(jobs[2], "n2:k80:1"))
     assert [job.excluded for job in jobs] == [("n2",), ("n2",), ("n1",)]
     assert jobs[2].nice < 0
+    assert [split(job.comment)[1] for job in jobs] == [
+        "[hadar:ExcNodeList=]",
+        "[hadar:ExcNodeList=;Nice=0]",
+        "[hadar:ExcNodeList=;Nice=0]",
+    ]
+    if not has_ledger:
+        (site.directory / FILE_NAME).unlink()
     if how == "release":
         assert site.release_all() == ["", "", ""]
     else:
@@ -413,6 +425,7 @@ def test_what_was_set_is_undone(site: Site, how: str) -> None:
         ((), (), 0, ""),
         ((), (), 0, ""),
     ]
+    assert [split(job.comment)[1] for job in jobs] == ["", "", ""]
 
 
 def test_what_hadar_sbatch_has_excluded_is_undone_too(site: Site) -> None:
