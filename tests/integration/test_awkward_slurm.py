@@ -103,6 +103,19 @@ def test_what_the_commands_always_say_refuses_no_change(cluster: LocalCluster, n
     assert slurm.partitions().names == ("main",)
 
 
+def test_an_operators_own_defaults_of_squeue_hide_no_job(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever starts hadard, or calls `hadar release`, may have them in the environment."""
+    job = sbatch(cluster, "--gres=gpu:1", "--hold")
+    own = {"USERS": "nobody", "PARTITION": "none", "NAMES": "x", "STATES": "R", "SORT": "i"}
+    for name, value in own.items():
+        monkeypatch.setenv(f"SQUEUE_{name}", value)
+    slurm = CommandLine(cluster.runner())
+    assert job in slurm.queue()
+    assert job in slurm.submissions()
+
+
 def shown(cluster: LocalCluster, text: str) -> list[str]:
     """Return the names that Slurm itself reads in a host list."""
     return cluster.runner().run(["scontrol", "show", "hostnames", text]).split()

@@ -52,11 +52,11 @@ class Runner:
     _warnings: dict[str, set[str]] = field(default_factory=dict, compare=False, repr=False)
 
     def variables(self) -> dict[str, str]:
-        """Return the environment that commands run with."""
-        chosen = dict(os.environ) | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+        """Return the environment that commands run with, without its user's defaults of squeue."""
+        chosen = {k: v for k, v in os.environ.items() if not k.startswith("SQUEUE_")}
         if self.slurm_conf is not None:
             chosen["SLURM_CONF"] = str(self.slurm_conf)
-        return chosen | dict(self.environment)
+        return chosen | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", **self.environment}
 
     def run(self, argv: Sequence[str], *, stdin: str = "") -> str:
         """Return the output of `argv`.
