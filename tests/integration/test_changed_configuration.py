@@ -64,7 +64,7 @@ class Rounds:
 
 
 def configure(site: Site, *changes: tuple[str, str], without: str = "") -> None:
-    """Change texts in slurm.conf and gres.conf, leave out a node, and restart n1 and slurmctld."""
+    """Change texts in slurm.conf and gres.conf, leave out a node, and restart Slurm's daemons."""
     cluster = site.cluster
     cluster.stop_controller()
     for path in (cluster.slurm_conf, cluster.directory / "gres.conf"):
@@ -75,10 +75,12 @@ def configure(site: Site, *changes: tuple[str, str], without: str = "") -> None:
         kept.write_text(text)
         lines = text.splitlines(keepends=True)
         path.write_text("".join(ln for ln in lines if f"NodeName={without} " not in ln))
-    # The jobs of the node go on.
-    end(lambda: [p for p in cluster.processes() if p.is_daemon and p.node == "n1"], grace_s=5)
+    # The jobs of the nodes go on.
+    end(lambda: [p for p in cluster.processes() if p.is_daemon and p.node], grace_s=5)
     cluster.start_controller()
-    cluster.start_node("n1")
+    for node in cluster.nodes:
+        if node.name != without:
+            cluster.start_node(node.name)
 
 
 def submit(site: Site, speeds: str, *words: str) -> JobId:
@@ -113,4 +115,48 @@ def test_rounds_go_on_while_types_are_renamed_and_nodes_come_and_go(site: Site) 
     rounds.until_running(site, third)
     assert site.tree(third) == {"n3": {"k80": 2}}
     assert {site.state(job) for job in (first, second)} == {"RUNNING"}
+    assert site.queue()[first].restarts == 0
+
+
+def share_and_hide(site: Site) -> None:
+    """Give GPUs of n1 shards, those of n2 MPS, n3 slices, and Slurm a node that it hides."""
+    gpu = site.cluster.directory / "gpu"
+    power = "SuspendTime=3600\nSuspendProgram=/bin/true\nResumeProgram=/bin/true"
+    hidden = "NodeName=cloud-1 CPUs=16 RealMemory=8000 State=CLOUD Gres=gpu:v100:2"
+    configure(
+        site,
+        ("GresTypes=gpu", f"GresTypes=gpu,mps,shard\n{power}"),
+        ("gpu:v100:4", "gpu:v100:4,shard:8"),
+        ("gpu:p100:4", "gpu:p100:4,mps:400"),
+        ("gpu:k80:4", "gpu:k80:2,gpu:k80_1g.5gb:2"),
+        ("PartitionName=main ", f"{hidden}\nPartitionName=main "),
+        (f"{gpu}/n1-v100-[0-3]", f"{gpu}/n1-v100-[0-3]\nNodeName=n1 Name=shard Count=8"),
+        (f"{gpu}/n2-p100-[0-3]", f"{gpu}/n2-p100-[0-3]\nNodeName=n2 Name=mps Count=400"),
+        (
+            f"{gpu}/n3-k80-[0-3]",
+            f"{gpu}/n3-k80-[0-1]\nNodeName=n3 Name=gpu Type=k80_1g.5gb File={gpu}/n3-k80-[2-3]",
+        ),
+    )
+
+
+def test_gpus_that_are_shared_or_hidden_are_occupied(site: Site) -> None:
+    """A job whose node gets other types below it runs on; nothing is placed on shared GPUs."""
+    rounds = Rounds(site)
+    first = submit(site, "k80=5")
+    rounds.until_running(site, first)
+    share_and_hide(site)
+    plain = ("--wrap=sleep 600",)
+    shares = [
+        site.submit("--nodelist=n1", "--gres=shard:1", *plain, command=["sbatch"]),
+        site.submit("--nodelist=n2", "--gres=mps:50", *plain, command=["sbatch"]),
+    ]
+    site.until_running(*shares)
+    hidden = site.submit("--nodelist=cloud-1", "--gres=gpu:2", *plain, command=["sbatch"])
+    eventually(lambda: site.state(hidden) == "CONFIGURING", lambda: site.told(hidden))
+    second = submit(site, "v100=20,p100=10", "--hadar-gang=4")
+    third = submit(site, "v100=20", "--hadar-gang=3")
+    rounds.until_running(site, third)
+    assert site.tree(third) == {"n1": {"v100": 3}}
+    assert site.queue()[second].is_held
+    assert site.state(first) == "RUNNING"
     assert site.queue()[first].restarts == 0
