@@ -21,7 +21,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
 
@@ -35,14 +34,9 @@ from hadar_slurm.core.gpu_types import (
     whole_of,
 )
 from hadar_slurm.core.throughput import Throughputs, ThroughputTable
-from hadar_slurm.core.throughput_model import UNCERTAINTIES, Origin
 
 # Upper bound of the ratio of two GPUs' speeds; larger ones in a table are ignored.
 MOST = 1e6
-# The spread where it is not known, as for bandwidth (docs/speeds.md), and the least.
-_UNKNOWN_SPREAD = UNCERTAINTIES[Origin.PUBLISHED]
-_LEAST_SPREAD = UNCERTAINTIES[Origin.MEASURED]
-
 # Prefixes of model names, in lower case without punctuation; the longest match decides.
 _PREFIXES: Mapping[str, str] = {
     "ResNet-50": "alexnet densenet efficientnet inception mobilenet resnet resnext vgg",
@@ -55,45 +49,33 @@ _PREFIXES: Mapping[str, str] = {
 _FAMILIES = {start: family for family, starts in _PREFIXES.items() for start in starts.split()}
 
 
-class RatioOrigin(StrEnum):
-    """Where a ratio comes from."""
-
-    REFERENCE = "reference"
-    GIVEN = "given"
-    TABLE = "table"
-    MEASURED = "measured"
-    BANDWIDTH = "bandwidth"
-
-
-class Ratio(NamedTuple):
-    """A type's speed over another's; two thirds of the true ones within exp(`spread`) of it."""
-
-    value: float
-    origin: RatioOrigin
-    spread: float
-    # The number of models, or of a model's batch sizes, on which the spread rests; 0: on none.
-    samples: int = 0
-    # With origin `bandwidth`: the type whose speed is scaled.
-    basis: str = ""
-
-
 @dataclass(frozen=True, slots=True)
-class _Family:
+class Family:
     """The speeds of types for a model, relative to the anchor type."""
 
     speeds: Mapping[str, float]
-    # Their logarithms by type and workload, where the model itself was measured.
-    logs: Mapping[str, Mapping[str, float]]
+    # By type and workload, where the model itself was measured.
+    measured: Mapping[str, Mapping[str, float]]
     # The types in the throughput table.
     in_table: frozenset[str]
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     """A type's speed: that of `key`, as a share or scaled by bandwidth."""
 
     value: float
     key: str
     is_scaled: bool = False
+
+
+class Ratio(NamedTuple):
+    """A type's speed over another's, and the speeds of both on which it rests."""
+
+    value: float
+    one: Found
+    other: Found
+    # The models of which it is the mean.
+    models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,14 +90,14 @@ class TypeRatios:
     def family(self, name: str) -> str | None:
         """Return the table's model whose ratios apply to a model; None for the mean of all."""
         plain = _plain(name)
-        if own := [model for model in self._families if _plain(model) == plain]:
+        if own := [model for model in self.families if _plain(model) == plain]:
             return own[-1]
         family = _FAMILIES.get(max(filter(plain.startswith, _FAMILIES), key=len, default=""))
-        return family if family in self._families else None
+        return family if family in self.families else None
 
     def names(self, name: str) -> bool:
         """Return whether the table has a workload or a model of exactly this name."""
-        models = map(str.lower, self._families)
+        models = map(str.lower, self.families)
         return self.table.throughputs(name) is not None or name.lower() in models
 
     def ratio(
@@ -142,7 +124,7 @@ class TypeRatios:
         """
         names = [name.lower() for name in gpu_types]
         most: dict[str, float] = {}
-        for reference in (self._anchor, *names):
+        for reference in (self.anchor, *names):
             ratios = ((name, self.ratio(name, reference, family)) for name in names)
             found = {name: ratio.value for name, ratio in ratios if ratio}
             most = max(most, found, key=len)
@@ -155,17 +137,15 @@ class TypeRatios:
     ) -> Ratio | None:
         told = {**given, reference: 1.0}
         if own := self._share(gpu_type, told):
-            if own.key not in given:
-                return Ratio(own.value, RatioOrigin.REFERENCE, 0.0)
-            return Ratio(own.value, RatioOrigin.GIVEN, UNCERTAINTIES[Origin.GIVEN])
-        bases = self._surest({k: self._in(reference, f.speeds) for k, f in self._families.items()})
+            return Ratio(own.value, own, Found(1.0, reference))
+        bases = self._surest({k: self._in(reference, f.speeds) for k, f in self.families.items()})
         if family in bases:
             bases = {family: bases[family]}
         values = self._surest(
             {
                 name: self._in(
                     gpu_type,
-                    {k: v / base.value for k, v in self._families[name].speeds.items()}
+                    {k: v / base.value for k, v in self.families[name].speeds.items()}
                     | dict(given),
                 )
                 for name, base in bases.items()
@@ -175,80 +155,57 @@ class TypeRatios:
         if not values:
             return None
         value = _geometric([found.value for found in values.values()])
-        found = next(iter(values.values()))
-        base = bases.get(next(iter(values)), _Found(1.0, reference))
-        if base.is_scaled or found.is_scaled:
-            basis = found.key if found.is_scaled else base.key
-            return Ratio(
-                value, origin=RatioOrigin.BANDWIDTH, spread=_UNKNOWN_SPREAD, samples=0, basis=basis
-            )
-        both = {base.key, found.key} - {self._anchor}
-        in_table = all(self._families[name].in_table >= both for name in values)
-        origin = RatioOrigin.TABLE if in_table else RatioOrigin.MEASURED
-        return Ratio(value, origin, *self._spread(values, found.key, base.key))
+        base = bases.get(next(iter(values)), Found(1.0, reference))
+        return Ratio(value, next(iter(values.values())), base, tuple(values))
 
     @staticmethod
-    def _surest(found: Mapping[str, _Found | None]) -> dict[str, _Found]:
+    def _surest(found: Mapping[str, Found | None]) -> dict[str, Found]:
         """Return the speeds by model that are known; those by bandwidth only if all are."""
         known = {name: speed for name, speed in found.items() if speed is not None}
         return {k: speed for k, speed in known.items() if not speed.is_scaled} or known
 
-    def _spread(self, models: Iterable[str], one: str, other: str) -> tuple[float, int]:
-        """Return the spread of the ratio of two types, over models or a model's batch sizes."""
-        by_model = []
-        for each in map(self._families.__getitem__, models):
-            above, below = each.logs.get(one, {}), each.logs.get(other, {})
-            if both := above.keys() & below.keys():
-                by_model.append([above[name] - below[name] for name in sorted(both)])
-        logs = by_model[0] if len(by_model) == 1 else [_mean(found) for found in by_model]
-        if len(logs) < 2:
-            return _UNKNOWN_SPREAD, len(logs)
-        middle = _mean(logs)
-        variance = sum((value - middle) ** 2 for value in logs) / (len(logs) - 1)
-        return max(_LEAST_SPREAD, math.sqrt(variance)), len(logs)
-
-    def _in(self, gpu_type: str, speeds: Mapping[str, float]) -> _Found | None:
+    def _in(self, gpu_type: str, speeds: Mapping[str, float]) -> Found | None:
         """Return a type's speed by its name, as a share, or by its bandwidth."""
         return self._share(gpu_type, speeds) or self._scaled(gpu_type, speeds)
 
-    def _share(self, gpu_type: str, speeds: Mapping[str, float]) -> _Found | None:
+    def _share(self, gpu_type: str, speeds: Mapping[str, float]) -> Found | None:
         if gpu_type in speeds:
-            return _Found(speeds[gpu_type], gpu_type)
+            return Found(speeds[gpu_type], gpu_type)
         whole = whole_of(gpu_type) if is_slice(gpu_type) else gpu_type
         key = type_among(whole, speeds.keys(), self.known_types)
         if key is None:
             return None
-        return _Found(speeds[key] * share_of(gpu_type, self.known_types), key)
+        return Found(speeds[key] * share_of(gpu_type, self.known_types), key)
 
-    def _scaled(self, gpu_type: str, speeds: Mapping[str, float]) -> _Found | None:
+    def _scaled(self, gpu_type: str, speeds: Mapping[str, float]) -> Found | None:
         here = self._bandwidth(gpu_type)
         others = {key: there for key in speeds if (there := self._bandwidth(key))}
         if not here or not others:
             return None
         whole = self._bandwidth(whole_of(gpu_type)) or here
         key = min(others, key=lambda key: (abs(math.log(others[key] / whole)), key))
-        return _Found(speeds[key] * here / others[key], key, is_scaled=True)
+        return Found(speeds[key] * here / others[key], key, is_scaled=True)
 
     def _bandwidth(self, gpu_type: str) -> float | None:
         return facts_of(gpu_type, self.known_types).bandwidth_gb_s
 
     @cached_property
-    def _anchor(self) -> str:
+    def anchor(self) -> str:
         """The type to which speeds are relative within a family."""
         types = sorted({k for row in self.table.workloads.values() for k in row.gpu_types})
         own = self.measured.relative_to
         return own if own in types or not types else types[0]
 
     @cached_property
-    def _families(self) -> Mapping[str, _Family]:
+    def families(self) -> Mapping[str, Family]:
         """The speeds by model of the table; by measured model if the table has none."""
         rows: dict[str, dict[str, dict[str, float]]] = {}
         for name, throughputs in self.table.workloads.items():
             family = rows.setdefault(name.partition(" (batch size")[0], defaultdict(dict))
             for gpu_type in throughputs.gpu_types:
-                if ratio := _ratio_of(throughputs, gpu_type, self._anchor):
+                if ratio := _ratio_of(throughputs, gpu_type, self.anchor):
                     family[gpu_type][name] = ratio
-        is_joined = self._anchor == self.measured.relative_to
+        is_joined = self.anchor == self.measured.relative_to
         measured = self.measured.by_model if is_joined else {}
         names = sorted({gpu_type for row in measured.values() for gpu_type in row})
         means = {k: _geometric([row[k] for row in measured.values() if k in row]) for k in names}
@@ -257,13 +214,11 @@ class TypeRatios:
             table, own = rows.get(model, {}), measured.get(model, {})
             speeds = {k: _geometric(list(of.values())) for k, of in table.items()}
             others = {k: {model: v} for k, v in own.items()}
-            anchor = {self._anchor: dict.fromkeys((model, *self.table.workloads), 1.0)}
-            logs = {
-                gpu_type: {name: math.log(ratio) for name, ratio in of.items()}
-                for gpu_type, of in {**others, **table, **anchor}.items()
-            }
-            found[model] = _Family(
-                {**means, **own, **speeds, self._anchor: 1.0}, logs, frozenset(table)
+            anchor = {self.anchor: dict.fromkeys((model, *self.table.workloads), 1.0)}
+            found[model] = Family(
+                {**means, **own, **speeds, self.anchor: 1.0},
+                measured={**others, **table, **anchor},
+                in_table=frozenset(table),
             )
         return found
 

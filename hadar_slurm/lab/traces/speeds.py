@@ -13,18 +13,46 @@ On a type that none of these covers, only jobs that ran on it can run.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from functools import cached_property
+from typing import NamedTuple
 
 from hadar_slurm.core.gpu_types import type_among
 from hadar_slurm.core.throughput import SPREAD_FACTOR, GangThroughput, Throughputs, ThroughputTable
-from hadar_slurm.core.type_ratios import MOST, Ratio, RatioOrigin, TypeRatios
+from hadar_slurm.core.throughput_model import UNCERTAINTIES, Origin
+from hadar_slurm.core.type_ratios import MOST, Ratio, TypeRatios
 from hadar_slurm.errors import UsageError
 from hadar_slurm.jobspec.estimator import shipped_ratios
 from hadar_slurm.jobspec.units import parse_number
 
 DEFAULT_REFERENCE = "V100"
+# The spread where it is not known, as for bandwidth (docs/speeds.md), and the least.
+_UNKNOWN_SPREAD = UNCERTAINTIES[Origin.PUBLISHED]
+_LEAST_SPREAD = UNCERTAINTIES[Origin.MEASURED]
+
+
+class RatioOrigin(StrEnum):
+    """Where a ratio comes from."""
+
+    REFERENCE = "reference"
+    GIVEN = "given"
+    TABLE = "table"
+    MEASURED = "measured"
+    BANDWIDTH = "bandwidth"
+
+
+class KnownRatio(NamedTuple):
+    """A type's speed over another's; two thirds of the true ones within exp(`spread`) of it."""
+
+    value: float
+    origin: RatioOrigin
+    spread: float
+    # The number of models, or of a model's batch sizes, on which the spread rests; 0: on none.
+    samples: int = 0
+    # With origin `bandwidth`: the type whose speed is scaled.
+    basis: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +177,14 @@ class SpeedTable:
         """Return whether the table has a workload or a model of exactly this name."""
         return self.ratios.names(name)
 
-    def ratio(self, gpu_type: str, family: str | None) -> Ratio | None:
+    def ratio(self, gpu_type: str, family: str | None) -> KnownRatio | None:
         """Return the speed of a type relative to a reference GPU; None if unknown."""
-        return self.ratios.ratio(gpu_type, self.reference, family, self.given)
+        found = self.ratios.ratio(gpu_type, self.reference, family, self.given)
+        return _ratio_of(self.ratios, found, self.given) if found else None
 
     def speed(self, gpu_type: str, family: str | None) -> float | None:
         """Return the value of `ratio`."""
-        found = self.ratio(gpu_type, family)
+        found = self.ratios.ratio(gpu_type, self.reference, family, self.given)
         return None if found is None else found.value
 
     def here(self, gpu_type: str) -> str:
@@ -242,3 +271,38 @@ def _ratios(
     is_sane = all(max(rates) / pace < MOST for rates in on.values())
     found = {k: GangThroughput(one / pace, spread / pace) for k, (one, spread) in on.items()}
     return found if is_sane else {}
+
+
+def _ratio_of(known: TypeRatios, found: Ratio, given: Mapping[str, float]) -> KnownRatio:
+    """Return a ratio with its origin, and how far it is known."""
+    one, other = found.one, found.other
+    if not found.models:
+        origin = RatioOrigin.GIVEN if one.key in given else RatioOrigin.REFERENCE
+        is_given = origin is RatioOrigin.GIVEN
+        return KnownRatio(found.value, origin, UNCERTAINTIES[Origin.GIVEN] if is_given else 0.0)
+    if other.is_scaled or one.is_scaled:
+        basis = one.key if one.is_scaled else other.key
+        return KnownRatio(found.value, RatioOrigin.BANDWIDTH, _UNKNOWN_SPREAD, basis=basis)
+    both = {other.key, one.key} - {known.anchor}
+    in_table = all(known.families[name].in_table >= both for name in found.models)
+    origin = RatioOrigin.TABLE if in_table else RatioOrigin.MEASURED
+    return KnownRatio(found.value, origin, *_spread(known, found))
+
+
+def _spread(known: TypeRatios, found: Ratio) -> tuple[float, int]:
+    """Return the spread of the ratio of two types, over models or a model's batch sizes."""
+    by_model = []
+    for each in map(known.families.__getitem__, found.models):
+        above, below = each.measured.get(found.one.key, {}), each.measured.get(found.other.key, {})
+        if both := above.keys() & below.keys():
+            by_model.append([math.log(above[n]) - math.log(below[n]) for n in sorted(both)])
+    logs = by_model[0] if len(by_model) == 1 else [_mean(values) for values in by_model]
+    if len(logs) < 2:
+        return _UNKNOWN_SPREAD, len(logs)
+    middle = _mean(logs)
+    variance = sum((value - middle) ** 2 for value in logs) / (len(logs) - 1)
+    return max(_LEAST_SPREAD, math.sqrt(variance)), len(logs)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
