@@ -99,23 +99,13 @@ class Description:
 
     def __post_init__(self) -> None:
         limit_s = self.limit_s
-        if isinstance(limit_s, bool) or not 0 <= limit_s <= MAX_LIMIT_S:
-            raise JobSpecError(f"time limit must be 0 to {MAX_LIMIT_S:g} s, not {limit_s!r}")
-        for what, value, least, most in (
-            # Without steps there has to be a time limit, and with copies steps to share out.
-            ("steps", self.steps, 0 if limit_s and self.copies == 1 else 1, MAX_STEPS),
-            ("GPUs", self.gpus, 1, MAX_GPUS),
-            ("copies", self.copies, 1, MAX_COPIES),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-                wanted = f"a whole number, {least} to {most}"
-                raise JobSpecError(f"{what} must be {wanted}, not {value!r}")
-        for what, need, limit in (
-            ("GPU memory in GB", self.needs.memory_gb, MAX_MEMORY_GB),
-            ("compute capability", self.needs.compute_capability, MAX_CAPABILITY),
-        ):
-            if isinstance(need, bool) or not 0 <= need <= limit:
-                raise JobSpecError(f"{what} must be 0 to {limit:g}, not {need!r}")
+        _check("time limit", limit_s, 0, MAX_LIMIT_S, unit=" s")
+        # Without steps there has to be a time limit, and with copies steps to share out.
+        _check_count("steps", self.steps, 0 if limit_s and self.copies == 1 else 1, MAX_STEPS)
+        _check_count("GPUs", self.gpus, 1, MAX_GPUS)
+        _check_count("copies", self.copies, 1, MAX_COPIES)
+        _check("GPU memory in GB", self.needs.memory_gb, 0, MAX_MEMORY_GB)
+        _check("compute capability", self.needs.compute_capability, 0, MAX_CAPABILITY)
         types = self.needs.types
         if len(types) > MAX_TYPES or not all(map(_TYPE.fullmatch, types)):
             raise JobSpecError(f"no GPU types: {', '.join(types)}")
@@ -147,14 +137,12 @@ class Description:
 
     def _check_costs(self) -> None:
         loss_s = self.restart_loss_s
-        if isinstance(loss_s, bool) or not (loss_s == 0 or MIN_LOSS_S <= loss_s <= MAX_LOSS_S):
-            wanted = f"{MIN_LOSS_S:g} to {MAX_LOSS_S:g} s"
-            raise JobSpecError(f"the work that a requeue may lose must be {wanted}, not {loss_s!r}")
+        if loss_s or isinstance(loss_s, bool):
+            _check("the work that a requeue may lose", loss_s, MIN_LOSS_S, MAX_LOSS_S, unit=" s")
         if loss_s and (not self.checkpoint or self.copies > 1):
             raise JobSpecError("a requeue may lose work only of a job that saves, not in copies")
-        cost_s = self.restart_cost_s
-        if isinstance(cost_s, bool) or not (cost_s is None or 0 <= cost_s <= MAX_RESTART_S):
-            raise JobSpecError(f"restart cost must be 0 to {MAX_RESTART_S:g} s, not {cost_s!r}")
+        if self.restart_cost_s is not None:
+            _check("restart cost", self.restart_cost_s, 0, MAX_RESTART_S, unit=" s")
 
     def _check_gangs(self) -> None:
         for what, values, most in (
@@ -165,9 +153,7 @@ class Description:
             if len(values) > MAX_TYPES or not all(map(_TYPE.fullmatch, values)):
                 raise JobSpecError(f"no GPU types: {', '.join(values)}")
             for gpu_type, value in values.items():
-                if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                    wanted = f"a whole number, 1 to {most}"
-                    raise JobSpecError(f"{what} on {gpu_type} must be {wanted}, not {value!r}")
+                _check_count(f"{what} on {gpu_type}", value, 1, most)
             if not values.keys() <= self.gangs.keys():
                 other = sorted(values.keys() - self.gangs.keys())[0]
                 raise JobSpecError(f"{what} are given on {other}, and no GPUs of a copy there")
@@ -195,6 +181,16 @@ class Description:
     def shapes(self) -> tuple[Shape, ...]:
         """Return the layouts that the job may have."""
         return (self.shape,) if self.shape else uniform_shapes(self.gpus)
+
+
+def _check(what: str, value: float, least: float, most: float, *, unit: str = "") -> None:
+    if isinstance(value, bool) or not least <= value <= most:
+        raise JobSpecError(f"{what} must be {least:g} to {most:g}{unit}, not {value!r}")
+
+
+def _check_count(what: str, value: object, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise JobSpecError(f"{what} must be a whole number, {least} to {most}, not {value!r}")
 
 
 def encode(description: Description) -> str:
@@ -282,18 +278,17 @@ def decode(comment: str) -> Description | None:
 def _check_forms(tree: Mapping[str, object]) -> None:
     """Raise JobSpecError if a value is of a type that `Description` does not check."""
     restart = tree.get("restart_cost_s")
-    numbers = isinstance(restart, int | float | None) and all(
-        isinstance(tree.get(name, 0.0), int | float) for name in ("limit_s", "restart_loss_s")
-    )
-    if not (numbers and isinstance(tree.get("rates", {}), dict)):
+
+    def are_numbers(*names: str) -> bool:
+        return all(isinstance(tree.get(name, 0.0), int | float) for name in names)
+
+    is_sound = isinstance(restart, int | float | None) and isinstance(tree.get("rates", {}), dict)
+    if not (is_sound and are_numbers("limit_s", "restart_loss_s")):
         text = "rates, limit_s, restart_cost_s or restart_loss_s of the job's description has the"
         raise JobSpecError(f"{text} wrong form")
     types = tree.get("types", [])
-    if not (
-        isinstance(types, list)
-        and all(isinstance(name, str) for name in types)
-        and all(isinstance(tree.get(n, 0.0), int | float) for n in ("memory_gb", "capability"))
-    ):
+    is_sound = isinstance(types, list) and all(isinstance(name, str) for name in types)
+    if not (is_sound and are_numbers("memory_gb", "capability")):
         text = "types, memory_gb or capability of the job's description has the wrong form"
         raise JobSpecError(text)
     for name in ("gangs", "cores", "mem_mb"):

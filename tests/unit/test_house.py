@@ -29,7 +29,7 @@ LIMITS = {
     "calls with more than 4 positional arguments": 100,
     "keys of hadar.yaml": 37,
     "modules that hadard loads": 128,
-    "lines that hadard loads": 18_214,
+    "lines that hadard loads": 18_209,
 }
 MOST_LINES_OF_SLURM = 8_113
 
