@@ -27,7 +27,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], str], Callable[[str], Any]]] = 
     "limit_s": ("TimeLimit", lambda s: str(math.ceil(s / 60)), lambda text: int(text) * 60.0),
 }
 _NAMES = {word: name for name, (word, _, _) in _FIELDS.items()}
-_NUMBERS = re.compile("[0-9]{1,9}(-[0-9]{1,9})?")
+_NUMBER, _RANGE = re.compile("[0-9]{1,9}"), re.compile("[0-9]{1,9}(-[0-9]{1,9})?")
 # A word that scontrol takes from its standard input as it is: without blanks and single quotes.
 _WORD = re.compile(r"[\w.,:;/=+\-\[\]|&*()@!{}\"\\]*")
 
@@ -49,13 +49,11 @@ def owners_values(mark: str) -> Mapping[str, Any]:
     for part in mark.removeprefix(_BEGIN)[:-1].split(";"):
         word, _, text = part.partition("=")
         name = _NAMES.get(word, "")
-        is_one = (is_node_list if name == "excluded" and text else _NUMBERS.fullmatch)(text)
-        if name not in _FIELDS or not (is_one or (name == "excluded" and not text)):
+        numbers = _RANGE if name == "num_nodes" else _NUMBER
+        is_one = not text or is_node_list(text) if name == "excluded" else numbers.fullmatch(text)
+        if name not in _FIELDS or not is_one:
             return {}
-        try:
-            found[name] = _FIELDS[name][2](text)
-        except ValueError:
-            return {}
+        found[name] = _FIELDS[name][2](text)
     return found
 
 
@@ -66,8 +64,7 @@ def with_mark(text: str, mark: str, values: Mapping[str, Any]) -> str | None:
     description: scontrol would not put them back.
     """
     words = (f"{_FIELDS[name][0]}={_FIELDS[name][1](value)}" for name, value in values.items())
-    wanted = f"{_BEGIN}{';'.join(words)}]" if values else ""
-    if wanted == mark:
+    if (wanted := f"{_BEGIN}{';'.join(words)}]" if values else "") == mark:
         return None
     is_described = text.startswith("{") and decode_or_none(text) is not None
     own = text.replace(" ", "\\u0020").replace("'", "\\u0027") if is_described else text

@@ -30,7 +30,6 @@ _MOST_REFUSED = 2
 # Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported
 # to it: no job is restored for this long. Slurm marks a dead node as down later.
 NODES_REPORT_WITHIN_S = 30.0
-_NO_LIMITS: Mapping[JobId, tuple[NodeName, ...]] = {}
 
 
 @dataclass
@@ -76,14 +75,14 @@ class Corrections:
         self,
         queue: Mapping[JobId, QueueRow],
         jobs: Collection[JobId],
-        limits: Mapping[JobId, tuple[NodeName, ...]] = _NO_LIMITS,
+        limits: Mapping[JobId, tuple[NodeName, ...]] | None = None,
     ) -> None:
         """Restore jobs of a queue that was just read; see `restore_jobs`."""
         if not jobs:
             return
         from hadar_slurm.slurm.enforce.restore import restore_jobs
 
-        for returned in restore_jobs(self.slurm, self.ledger, queue, jobs, limits):
+        for returned in restore_jobs(self.slurm, self.ledger, queue, jobs, limits or {}):
             if returned.fault:
                 log.warning("job %s: not yet restored: %s", returned.job, returned.fault)
             else:

@@ -134,8 +134,7 @@ def from_marks(state: SlurmState, claims: Mapping[JobId, Claim]) -> dict[JobId, 
     All that Slurm shows counts as hadard's.
     """
     found: dict[JobId, Claim] = {}
-    shown: dict[str, Any] = {"excluded": state.excluded, "nice": state.nice}
-    shown["limit_s"] = state.limits_s
+    shown: Any = {"excluded": state.excluded, "nice": state.nice, "limit_s": state.limits_s}
     for job, row in state.queue.items():
         claim = claims.get(job, Claim())
         if row.mark and row.state == "PENDING" and not claim.steers:
