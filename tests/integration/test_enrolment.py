@@ -102,6 +102,27 @@ def test_a_plain_job_starts_on_the_type_that_hadard_chooses(enrolled: Site) -> N
     assert any(job in line["jobs"] for line in enrolled.lines())
 
 
+def test_a_first_reading_that_fails_keeps_no_job_from_being_steered(enrolled: Site) -> None:
+    """Nor does it end hadard, which says so once."""
+    occupied(enrolled)
+    job = enrolled.submit(*ASKED, WAITS, command=SBATCH)
+    programs, done = enrolled.directory / "bin", enrolled.directory / "failed"
+    programs.mkdir()
+    real, fails = (
+        shutil.which("squeue"),
+        "echo slurm_load_jobs error: Connection refused >&2; exit 1",
+    )
+    squeue = programs / "squeue"
+    squeue.write_text(f'#!/bin/sh\n[ -e {done} ] || {{ : > {done}; {fails}; }}\nexec {real} "$@"\n')
+    squeue.chmod(0o755)
+    path = f"{programs}:{enrolled.environment['PATH']}"
+    enrolled.hadard.environment = {**enrolled.environment, "PATH": path}
+    daemon = enrolled.start(**ENROL)
+    until_steered(enrolled, job)
+    assert done.exists()
+    assert daemon.log.read_text().count("Connection refused") == 1
+
+
 def test_owners_opt_out_by_comment_and_by_environment(enrolled: Site) -> None:
     """Both keep the user's comment, and hadard changes nothing of these jobs."""
     occupied(enrolled)
