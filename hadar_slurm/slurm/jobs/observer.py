@@ -104,7 +104,7 @@ class Observer:
 
     def observe(self, state: SlurmState) -> Observation:
         """Return what there is to plan, and to correct."""
-        if state.cluster.by_name.keys() != self._state.cluster.by_name.keys():
+        if [row.node.name for row in state.nodes] != [row.node.name for row in self._state.nodes]:
             self.ledger.unlistable.clear()
         self._state, now_s, queue = state, self.now_s(), state.queue
         self.notices.keep(queue)

@@ -934,6 +934,24 @@ def test_a_job_that_excludes_a_node_which_has_left_slurm_is_left_to_slurm(
     assert job.excluded == ("n2", "n3")
 
 
+def test_a_job_that_excludes_a_node_without_gpus_is_steered_once_that_is_back(
+    tmp_path: Path,
+) -> None:
+    site = Site(tmp_path, "v100:1,k80:1,k80:1")
+    for _ in range(3):
+        site.submit()
+    site.slurm.advance(1.0)
+    site.slurm.nodes["n4"] = FakeNode("n4", {})
+    job = site.submit(excluded=("n4",))
+    del site.slurm.nodes["n4"]
+    site.apply()
+    site.apply()
+    assert job.excluded == ("n4",)
+    site.slurm.nodes["n4"] = FakeNode("n4", {})
+    site.apply()
+    assert job.excluded == ("n2", "n3", "n4")
+
+
 def test_what_is_lent_is_given_back_but_for_nodes_that_have_left_slurm(tmp_path: Path) -> None:
     """By `hadar release`."""
     site = Site(tmp_path, "v100:1,k80:1,k80:1,k80:1")
