@@ -2,8 +2,9 @@
 
 So any version, an operator or a script (docs/operators.md) can undo that without hadard's files.
 The values are scontrol's words: `text[hadar:ExcNodeList=n3;Nice=0;TimeLimit=60;NumNodes=2-2]`. The
-text before it is the owner's. A user can write a mark, which changes that user's own job only, to
-what its owner may ask for; hadard reads one only where it has lost its ledger.
+text before it is the owner's. A user can write a mark, which changes that user's own job only;
+hadard reads one only where it has lost its ledger, and gives no job more by it
+(`readings.from_marks`).
 """
 
 from __future__ import annotations

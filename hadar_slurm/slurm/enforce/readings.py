@@ -131,7 +131,7 @@ def first_sight(
 def from_marks(state: SlurmState, claims: Mapping[JobId, Claim]) -> dict[JobId, Claim]:
     """Return the claims on waiting jobs of which only marks say what hadard has changed.
 
-    All that Slurm shows counts as hadard's.
+    All that Slurm shows counts as hadard's; an owner's value that would give a job more does not.
     """
     found: dict[JobId, Claim] = {}
     shown: Any = {"excluded": state.excluded, "nice": state.nice, "limit_s": state.limits_s}
@@ -139,7 +139,12 @@ def from_marks(state: SlurmState, claims: Mapping[JobId, Claim]) -> dict[JobId, 
         claim = claims.get(job, Claim())
         if row.mark and row.state == "PENDING" and not claim.steers:
             owners, asked = {**owners_values(row.mark)}, state.request(row)
-            number = owners.pop("num_nodes", "")
+            # A user may have written the mark: hadard never shortens a limit, so it gives none that
+            # is longer, and more nodes only where the number of GPUs stays.
+            marked = owners.pop("num_nodes", "")
+            number = marked if asked.per_job else ""
+            if owners.get("limit_s", 0.0) > state.limits_s.get(job, 0.0):
+                del owners["limit_s"]
             own = claim.own or replace(asked, num_nodes=number or asked.num_nodes)
             known = {name: shown[name][job] for name in owners if job in shown[name]}
             lent: dict[str, Any] = {k: Loan(now, now, owners[k]) for k, now in known.items()}
