@@ -21,6 +21,7 @@ from hadar_slurm.lab.inputs import read_table
 from hadar_slurm.resources import operators_file
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.runner import Runner
+from hadar_slurm.slurm.enforce.modes import Mode
 
 app = typer.Typer(
     help="Check, show or print hadard's configuration.", no_args_is_help=True, add_completion=False
@@ -100,7 +101,9 @@ def surprises(config: Config) -> Iterator[tuple[str, str]]:
         yield "spool_dir", f"jobs cannot report: chmod 1777 {config.reports}"
     if {config.mode, *config.partitions.values()} == {"observe"}:
         yield "mode", "no partition has another mode than observe: hadard changes no jobs"
-    elif text := consequences(_rpcs_per_s(config)):
+    elif any(Mode(mode).places for mode in (config.mode, *config.partitions.values())) and (
+        text := consequences(_rpcs_per_s(config))
+    ):
         yield "mode", text
 
 

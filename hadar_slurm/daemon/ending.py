@@ -7,6 +7,7 @@ systemd once more after any end (ExecStopPost). Loaded only at the end.
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import suppress
 
 from hadar_slurm.config import Config
@@ -38,19 +39,21 @@ def give_back(
             lease.renew()
 
     life.sign = renew
+    end_s = time.monotonic() + limit_s
     try:
         # The reaper takes a hadard without a heartbeat for one that hangs: it waits for this lock.
         with lock(config.state_dir, RELEASE, wait_s=limit_s) as is_alone:
             if not is_alone:
                 log.info("hadar release gives the jobs back")
                 return
-            answers = release_all(slurm, Ledger(config.state_dir / FILE_NAME), limit_s=limit_s)
+            left_s = max(0.0, end_s - time.monotonic())
+            answers = release_all(slurm, Ledger(config.state_dir / FILE_NAME), limit_s=left_s)
     except (OSError, SlurmError) as error:
         log.error("jobs stay as hadard has changed them: %s; %s", error, _REST)
         return
     left = [answer for answer in answers if answer.fault]
-    log.info("%d jobs are given back to plain Slurm", len(answers) - len(left))
+    log.info("jobs given back to plain Slurm: %d", len(answers) - len(left))
     for answer in left:
         log.warning("job %s: %s", answer.job, answer.fault)
     if left:
-        log.error("%d jobs are not given back yet: %s", len(left), _REST)
+        log.error("jobs not given back yet: %d; %s", len(left), _REST)

@@ -25,6 +25,10 @@ _NEVER = {
         "its time limit is above that of its partition",
         f"{_CHANGE} to a shorter TimeLimit, or another Partition",
     ),
+    "PartitionConfig": (
+        "its partition has not as many nodes, cores or tasks as it requests",
+        f"{_AGAIN} with less, or to another partition",
+    ),
     "PartitionNodeLimit": (
         "its partition does not allow its number of nodes",
         f"{_CHANGE} to another NumNodes, or another Partition",
@@ -37,8 +41,14 @@ _NEVER = {
         "its time limit is above that of its QOS",
         f"{_CHANGE} to a shorter TimeLimit, or another QOS",
     ),
-    "AccountNotAllowed": ("its partition does not allow its account", f"{_CHANGE} to another"),
-    "QOSNotAllowed": ("its partition does not allow its QOS", f"{_CHANGE} to another"),
+    "AccountNotAllowed": (
+        "its partition does not allow its account",
+        f"{_CHANGE} to another Account or Partition",
+    ),
+    "QOSNotAllowed": (
+        "its partition does not allow its QOS",
+        f"{_CHANGE} to another QOS or Partition",
+    ),
     "InvalidAccount": ("its account does not exist any more", f"{_CHANGE} to another Account"),
     "InvalidQOS": ("its QOS does not exist any more", f"{_CHANGE} to another QOS"),
     "DependencyNeverSatisfied": (

@@ -30,7 +30,8 @@ class OpenNodes(NamedTuple):
 def open_nodes(request: SbatchRequest, *, heeds_excluded: bool) -> OpenNodes:
     """Return the nodes for a job; raises JobSpecError for a constraint that counts nodes.
 
-    Also for a time limit above those of all its partitions, with which Slurm never starts it.
+    Also for a time limit above those of all its partitions, with which Slurm never starts it,
+    unless a QOS or a least time limit is given, which may allow that.
 
     Those of its partitions `a,b`; of the default one for None, of all for "". Nothing is known if
     Slurm does not answer: sbatch will print why.
@@ -59,7 +60,8 @@ def open_nodes(request: SbatchRequest, *, heeds_excluded: bool) -> OpenNodes:
             most_s.add(parse_time_limit(most) or math.inf)
         if is_here and name not in not_here and is_allowed(features.split(",")):
             here[name] = node
-    if most_s and limit_s > (longest_s := max(most_s)):
+    is_bound = not {"qos", "time-min"} & values.keys()
+    if is_bound and most_s and limit_s > (longest_s := max(most_s)):
         longest = format_time_limit(longest_s)
         raise JobSpecError(f"--time={values['time']} is above the partition's limit, {longest}")
     whole, part = (Cluster.of(n for n in nodes.values() if n.gpus) for nodes in (everywhere, here))
