@@ -35,7 +35,8 @@ from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.daemon.adapter import make_adapter
 from hadar_slurm.daemon.main import COLLECT_AFTER
 from hadar_slurm.handoff import user_reports
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.updates import Hold, Release, Update

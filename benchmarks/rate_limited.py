@@ -28,7 +28,8 @@ from typing import Any
 
 from rich.progress import Progress
 
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from docker.world import DockerCluster, wait_until

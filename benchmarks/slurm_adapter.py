@@ -40,7 +40,8 @@ from hadar_slurm.daemon.main import COLLECT_AFTER
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.config import parse_nodes
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.journal import Journal
 from hadar_slurm.lab.demo.runs import Daemon, job_environment

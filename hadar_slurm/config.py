@@ -7,7 +7,6 @@ second and for the slowest site, narrow enough to refuse a typing error such as 
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -26,7 +25,6 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from hadar_slurm.errors import ConfigError
-from hadar_slurm.state.heartbeat import RUN_DIR_VARIABLE
 
 # `hold` was called `enforce` before.
 ModeName = Annotated[
@@ -188,19 +186,6 @@ def read_config(path: Path | None, *, needs_policy: bool = True) -> Config:
     if path is None and DEFAULT_PATH.exists():
         path = DEFAULT_PATH
     return Config() if path is None else load_config(path, needs_policy=needs_policy)
-
-
-def read_config_to_answer(path: Path | None) -> Config:
-    """Return the configuration for a command that only reads hadard's heartbeat.
-
-    `run_dir` is the one in the file of --config, else HADAR_RUN_DIR, else that of the default file.
-    hadard and commands that change jobs use the configuration alone, so that they agree.
-    """
-    config = read_config(path, needs_policy=False)
-    chosen = os.environ.get(RUN_DIR_VARIABLE)
-    if not chosen or (path is not None and "run_dir" in config.model_fields_set):
-        return config
-    return config.model_copy(update={"run_dir": Path(chosen)})
 
 
 def parse_config(text: str, origin: str, *, needs_policy: bool = True) -> Config:

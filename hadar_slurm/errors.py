@@ -25,10 +25,6 @@ class PolicyError(UsageError):
     """A policy is not registered, or cannot be loaded or made."""
 
 
-class TraceError(UsageError):
-    """A workload trace is wrong: names file, line and value."""
-
-
 class InvalidPlan(HadarError):
     """Internal: a policy's plan breaks rules; `broken` lists every one of them.
 
@@ -38,10 +34,6 @@ class InvalidPlan(HadarError):
     def __init__(self, broken: Iterable[str], jobs: Iterable[str] = ()) -> None:
         self.broken, self.jobs = tuple(broken), frozenset(jobs)
         super().__init__("invalid plan: " + "; ".join(self.broken))
-
-
-class PhaseError(HadarError):
-    """Internal: an impossible transition between a job's phases."""
 
 
 class SolverError(HadarError):
@@ -58,14 +50,6 @@ class DaemonError(HadarError):
 
 class LedgerError(HadarError):
     """The ledger cannot be written, so hadard must not change jobs."""
-
-
-class ProfileError(HadarError):
-    """The file of what was learned cannot be read or changed."""
-
-
-class SbatchNotFound(HadarError):
-    """There is no sbatch to execute but hadar-sbatch itself: gives reason and remedy."""
 
 
 class ClusterError(HadarError):

@@ -20,10 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from hadar_slurm.core.broken_plan import check_plan
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, Node, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress
-from hadar_slurm.core.plan import check_plan
 from hadar_slurm.core.snapshot import Ended, GangRules, Round, Snapshot
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.policies.policy import Policy

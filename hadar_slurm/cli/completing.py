@@ -1,7 +1,8 @@
-"""Options shared by commands, and shell completion of arguments. Errors give no output."""
+"""Options shared by commands, and their completion by shells, whose errors give no output."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from hadar_slurm.errors import HadarError
 from hadar_slurm.journal.reader import read_last
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.enforce.modes import Mode
+from hadar_slurm.state.heartbeat import RUN_DIR_VARIABLE
 
 # A completion must answer within this time.
 _SQUEUE_LIMIT_S = 3.0
@@ -84,3 +86,16 @@ def own_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
 def _config(ctx: typer.Context) -> Config:
     given = ctx.params.get("config")
     return read_config(Path(str(given)) if given else None, needs_policy=False)
+
+
+def read_config_to_answer(path: Path | None) -> Config:
+    """Return the configuration for a command that only reads hadard's heartbeat.
+
+    `run_dir` is the one in the file of --config, else HADAR_RUN_DIR, else that of the default file.
+    hadard and commands that change jobs use the configuration alone, so that they agree.
+    """
+    config = read_config(path, needs_policy=False)
+    chosen = os.environ.get(RUN_DIR_VARIABLE)
+    if not chosen or (path is not None and "run_dir" in config.model_fields_set):
+        return config
+    return config.model_copy(update={"run_dir": Path(chosen)})

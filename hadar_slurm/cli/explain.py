@@ -10,8 +10,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hadar_slurm.cli.completing import ConfigOption, JournalOption, JsonOption, known_jobs
-from hadar_slurm.config import Config, read_config_to_answer
+from hadar_slurm.cli.completing import (
+    ConfigOption,
+    JournalOption,
+    JsonOption,
+    known_jobs,
+    read_config_to_answer,
+)
+from hadar_slurm.config import Config
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.daemon.world import policy_of
 from hadar_slurm.journal import Line

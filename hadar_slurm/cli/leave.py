@@ -11,7 +11,8 @@ from hadar_slurm.cli.completing import ConfigOption, own_jobs
 from hadar_slurm.config import Config, load_config
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import JobSpecError, SlurmError, UsageError
-from hadar_slurm.jobspec.description import decode, decode_or_none, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import decode, decode_or_none
 from hadar_slurm.jobspec.opting_out import with_opt_out
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.runner import Runner

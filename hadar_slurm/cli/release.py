@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from hadar_slurm import untrusted_files
 from hadar_slurm.cli.completing import ConfigOption, JsonOption
 from hadar_slurm.config import Config, read_config
 from hadar_slurm.daemon.signs_of_life import good_for_s
@@ -22,10 +23,12 @@ from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.release_all import await_nodes, reason_to_keep, release_all
 from hadar_slurm.slurm.enforce.restore import Returned, changed_jobs
-from hadar_slurm.state.heartbeat import read_heartbeat, remove_heartbeat
+from hadar_slurm.state import reaper_count
+from hadar_slurm.state.heartbeat import remove_heartbeat
+from hadar_slurm.state.heartbeat_reader import read_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.locks import RELEASE, lock
-from hadar_slurm.state.reaper_count import add_expired
+from hadar_slurm.state.reaper_count import read_expired
 
 _POLL_S = 0.5
 
@@ -122,6 +125,21 @@ def _count(chosen: Config, answers: tuple[Returned, ...]) -> None:
         add_expired(chosen.state_dir, sum(not answer.fault for answer in answers))
     except OSError as error:
         typer.echo(f"hadar: released jobs cannot be counted: {error}", err=True)
+
+
+def add_expired(state_dir: Path, jobs: int) -> None:
+    """Count jobs that the reaper has restored; raises OSError, with nothing changed.
+
+    A count that cannot be read restarts at 0. Only one `hadar release` at a time may call this.
+    """
+    if not jobs:
+        return
+    number = min((read_expired(state_dir) or 0) + jobs, reaper_count.MOST)
+    content = json.dumps({"version": reaper_count.VERSION, "released": number}) + "\n"
+    with untrusted_files.directory(state_dir) as place:
+        # Readable by hadard also when root has released.
+        name = reaper_count.FILE_NAME
+        untrusted_files.replace(name, content.encode(), mode=0o644, dir_fd=place)
 
 
 def _print(answers: tuple[Returned, ...], kept_for: str, held: int, *, as_json: bool) -> None:

@@ -10,12 +10,12 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from hadar_slurm.errors import HadarError, SbatchNotFound, UsageError
+from hadar_slurm.errors import HadarError, UsageError
 from hadar_slurm.submit.call import call_for
 from hadar_slurm.submit.decision import Call, Decision
 from hadar_slurm.submit.execute import become, user_environment
 from hadar_slurm.submit.own_options import DRY_RUN, HELP, JSON, PASSED_ON, USAGE
-from hadar_slurm.submit.real_sbatch import find_sbatch, is_second_call
+from hadar_slurm.submit.real_sbatch import SbatchNotFound, find_sbatch, is_second_call
 from hadar_slurm.submit.request import SbatchRequest, parse_words, with_script
 from hadar_slurm.submit.script import read_script
 

@@ -9,8 +9,12 @@ from dataclasses import asdict
 import typer
 from rich.console import Console
 
-from hadar_slurm.cli.completing import ConfigOption, JournalOption, JsonOption
-from hadar_slurm.config import read_config_to_answer
+from hadar_slurm.cli.completing import (
+    ConfigOption,
+    JournalOption,
+    JsonOption,
+    read_config_to_answer,
+)
 from hadar_slurm.status.status import json_names, status_of
 from hadar_slurm.status.status_text import last_lines, life_of, standing_by, status_parts
 

@@ -13,8 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from hadar_slurm.cli.completing import ConfigOption, JournalOption
-from hadar_slurm.config import read_config_to_answer
+from hadar_slurm.cli.completing import ConfigOption, JournalOption, read_config_to_answer
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.journal import Line
 from hadar_slurm.journal.values import snapshot_of

@@ -11,8 +11,7 @@ from typing import Annotated
 
 import typer
 
-from hadar_slurm.cli.completing import ConfigOption
-from hadar_slurm.config import read_config_to_answer
+from hadar_slurm.cli.completing import ConfigOption, read_config_to_answer
 from hadar_slurm.lab.checks import number_of
 from hadar_slurm.lab.garbage import rare_collections
 from hadar_slurm.web.follower import Follower

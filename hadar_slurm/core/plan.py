@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import chain, compress
+from itertools import compress
 from operator import is_not, itemgetter
 
 from hadar_slurm.core.cluster import JobId, Slot, natural_key, naturally_sorted
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, Shape
 from hadar_slurm.core.snapshot import Snapshot, shape_of
-from hadar_slurm.errors import InvalidPlan
-
-# The jobs that may be to blame for a broken rule.
-Blamed = Sequence[JobId]
 
 
 class WaitReason(StrEnum):
@@ -82,16 +78,7 @@ class Plan:
         return replace(self, waiting=tuple(waiting)) if more else self
 
 
-def check_plan(snapshot: Snapshot, plan: Plan) -> None:
-    """Raise InvalidPlan with every rule that `plan` breaks on `snapshot`."""
-    if _is_plain(snapshot, plan):
-        return
-    broken = [*_broken_by_jobs(snapshot, plan), *_broken_by_capacity(snapshot, plan)]
-    if broken:
-        raise InvalidPlan([text for _, text in broken], chain(*(jobs for jobs, _ in broken)))
-
-
-def _is_plain(snapshot: Snapshot, plan: Plan) -> bool:
+def is_plainly_valid(snapshot: Snapshot, plan: Plan) -> bool:
     """Return whether `plan` breaks no rule, as far as its changes alone show that; else False.
 
     Most jobs run and keep their GPUs: they need no check of their own.
@@ -107,7 +94,7 @@ def _is_plain(snapshot: Snapshot, plan: Plan) -> bool:
             _add(left, running[job_id], 1)
     for job_id, allocation in plan.changes(running):
         job = others.get(job_id) or snapshot.by_id.get(job_id)
-        if job is None or next(_broken_by_allocation(snapshot, job, allocation), None):
+        if job is None or next(broken_by_allocation(snapshot, job, allocation), None):
             return False
         _add(left, running.get(job_id, Allocation()), 1)
         _add(left, allocation, -1)
@@ -124,43 +111,8 @@ def _add(gpus: dict[Slot, int], allocation: Allocation, times: int) -> None:
         gpus[slot] = gpus.get(slot, 0) + times * count
 
 
-def _broken_by_jobs(snapshot: Snapshot, plan: Plan) -> Iterator[tuple[Blamed, str]]:
-    jobs = snapshot.by_id
-    waiting = dict(plan.waiting)
-    for job_id, allocation in plan.allocations:
-        if job_id not in jobs:
-            yield (job_id,), f"job {job_id} is not in the snapshot"
-            continue
-        if job_id in waiting:
-            yield (job_id,), f"job {job_id} is both placed and waiting"
-        if _is_kept(jobs[job_id], allocation):
-            continue
-        for fault in _broken_by_allocation(snapshot, jobs[job_id], allocation):
-            yield (job_id,), f"job {job_id} {fault}"
-    placed = plan.by_id
-    for job in snapshot.jobs:
-        job_id = job.spec.job_id
-        waits = job_id in waiting
-        # First the usual case: most jobs of a long queue wait and hold nothing.
-        if job_id in placed or (waits and not job.allocation.copies) or job.phase.is_final:
-            continue
-        if not waits:
-            yield (job_id,), f"job {job_id} has neither an allocation nor a reason to wait"
-        if job.is_pinned_in_place and job.phase.is_plannable:
-            yield (job_id,), f"job {job_id} cannot be moved now and must keep its GPUs"
-
-
-def _is_kept(job: Job, allocation: Allocation) -> bool:
-    """Return whether a job just keeps its only gang: the usual case, which breaks no rule."""
-    return (
-        allocation is job.allocation
-        and allocation.is_rigid
-        and job.phase.is_plannable
-        and not job.left_out
-    )
-
-
-def _broken_by_allocation(snapshot: Snapshot, job: Job, allocation: Allocation) -> Iterator[str]:
+def broken_by_allocation(snapshot: Snapshot, job: Job, allocation: Allocation) -> Iterator[str]:
+    """Yield what a job's place breaks, as `is placed on n1, where it may not run`."""
     if not job.phase.is_plannable:
         yield f"is {job.phase} and cannot be placed"
     if job.left_out:
@@ -217,16 +169,3 @@ def _broken_by_gang(snapshot: Snapshot, job: Job, gang: Gang) -> Iterator[str]:
 
 def _shapes(job: Job, gang: Gang) -> tuple[Shape, ...]:
     return job.spec.shapes_on(next(iter(gang.gpus_by_type)))
-
-
-def _broken_by_capacity(snapshot: Snapshot, plan: Plan) -> Iterator[tuple[Blamed, str]]:
-    capacity = snapshot.plannable_capacity
-    used: dict[Slot, int] = {}
-    for _, allocation in plan.allocations:
-        for slot, count in allocation.slots:
-            used[slot] = used.get(slot, 0) + count
-    over = (item for item in used.items() if item[1] > capacity.get(item[0], 0))
-    for slot, count in sorted(over):
-        jobs = [job for job, held in plan.allocations if slot in dict(held.slots)]
-        has = capacity.get(slot, 0)
-        yield jobs, f"{slot.node} is to give {count} {slot.gpu_type} and has {has}"

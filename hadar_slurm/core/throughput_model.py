@@ -38,7 +38,6 @@ from statistics import median
 from typing import NamedTuple
 
 from hadar_slurm.core.gang import Gang
-from hadar_slurm.core.gpu_types import KnownTypes, relative_speeds
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 
 # Assumed training time in seconds of an unmeasured job on its slowest type.
@@ -316,13 +315,6 @@ def estimated_throughputs(
         rows[gpu_type, num_gpus] = GangThroughput(together.steps_per_s, across.steps_per_s)
         estimates[gpu_type] = together
     return Throughputs.of(rows), estimates
-
-
-def published_prior(
-    known_types: KnownTypes, gpu_types: Iterable[str], num_gpus: int, slowest: float
-) -> Prior:
-    """Return the prior of a job by the bandwidth of GPU types alone; see `relative_prior`."""
-    return relative_prior(relative_speeds(gpu_types, known_types), num_gpus, slowest)
 
 
 def relative_prior(speeds: Mapping[str, float | None], num_gpus: int, slowest: float) -> Prior:

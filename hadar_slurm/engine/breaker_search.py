@@ -18,7 +18,7 @@ LEAST_PLANS = 6
 # After this number of rounds it is planned with a job again that broke the plan.
 ROUNDS = 10
 # A waiting job is left to Slurm once it has broken so many plans in a row: as many as rounds may
-# fail before nothing waits for hadard (`state/last_rounds.py`).
+# fail before nothing waits for hadard (`state/heartbeat.py`).
 MOST_BROKEN = 3
 
 Jobs = frozenset[JobId]

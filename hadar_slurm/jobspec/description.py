@@ -22,8 +22,6 @@ from hadar_slurm.errors import JobSpecError
 
 VERSION = 1
 MAX_COMMENT = 1024
-# What `hadar leave` adds; room for it is always kept.
-_LEAVE = ',"leave":true'
 # Bounds beyond any real job, so that a comment cannot cost the daemon much time.
 MAX_GPUS = 4096
 MAX_STEPS = 10**15
@@ -191,45 +189,6 @@ def _check(what: str, value: float, least: float, most: float, *, unit: str = ""
 def _check_count(what: str, value: object, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise JobSpecError(f"{what} must be a whole number, {least} to {most}, not {value!r}")
-
-
-def encode(description: Description) -> str:
-    """Return the comment that carries `description`; raises JobSpecError if it is too long."""
-    tree: dict[str, object] = {
-        "hadar": VERSION,
-        "workload": description.workload,
-        "rates": dict(description.throughputs),
-        "steps": description.steps or None,
-        "limit_s": description.limit_s or None,
-        "gpus": description.gpus,
-        "asks": dict(description.asks),
-        "shape": str(description.shape) if description.shape else "",
-        "copies": description.copies if description.copies > 1 else None,
-        "gangs": dict(description.gangs),
-        "cores": dict(description.cores),
-        "mem_mb": dict(description.memory_mb),
-        "checkpoint": description.checkpoint,
-        "restart_loss_s": description.restart_loss_s or None,
-        "restart_cost_s": description.restart_cost_s,
-        "held": description.is_held or None,
-        "steered": description.is_steered or None,
-        "leave": description.leaves or None,
-        "types": list(description.needs.types) or None,
-        "memory_gb": description.needs.memory_gb or None,
-        "capability": description.needs.compute_capability or None,
-        "excludes": description.excludes,
-        "time_on": description.time_on,
-        "comment": description.comment,
-    }
-    given = {key: value for key, value in tree.items() if value not in ("", None, {})}
-    text = json.dumps(given, separators=(",", ":"))
-    most = MAX_COMMENT if description.leaves else MAX_COMMENT - len(_LEAVE)
-    if len(text) > most:
-        raise JobSpecError(
-            f"the job's description takes {len(text)} of the {most} characters that there is room "
-            "for in Slurm's comment; shorten --comment"
-        )
-    return text
 
 
 @lru_cache(maxsize=16384)

@@ -16,11 +16,12 @@ from hadar_slurm.core.cluster import Cluster, JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.core.throughput import ThroughputTable
-from hadar_slurm.errors import ConfigError, TraceError, UsageError
+from hadar_slurm.errors import ConfigError, UsageError
 from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.lab.study.experiment import LIMIT
 from hadar_slurm.lab.traces.adopters import as_submitted
 from hadar_slurm.lab.traces.cluster import is_cluster_file, parse_cluster, parse_cluster_file
+from hadar_slurm.lab.traces.fields import TraceError
 from hadar_slurm.lab.traces.limits import have_limits
 from hadar_slurm.lab.traces.load import (
     DEFAULT_REFERENCE,

@@ -9,7 +9,12 @@ from dataclasses import dataclass, field
 from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress
-from hadar_slurm.errors import PhaseError
+from hadar_slurm.errors import HadarError
+
+
+class PhaseError(HadarError):
+    """Internal: an impossible transition between a job's phases."""
+
 
 # Steps below this are rounding: the job has finished.
 _FRACTION = 1e-6

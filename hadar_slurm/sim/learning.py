@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.core.gpu_types import KnownTypes
+from hadar_slurm.core.gpu_types import KnownTypes, relative_speeds
 from hadar_slurm.core.job import Job, JobSpec
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput_model import (
@@ -15,7 +15,7 @@ from hadar_slurm.core.throughput_model import (
     ThroughputModel,
     Workload,
     estimated_throughputs,
-    published_prior,
+    relative_prior,
 )
 from hadar_slurm.engine.actions import Action, Outcome
 from hadar_slurm.engine.backend import Wake
@@ -65,7 +65,8 @@ class LearningBackend:
             size, on = job.spec.num_gpus, job.spec.throughputs.on
             gpu_types = [k for k in self.world.cluster.gpus_by_type if on(k, size) > 0]
             slowest, workload = job.spec.total_steps / EXPECTED_S, _workload(job.spec)
-            prior = published_prior(self.known_types, gpu_types, size, slowest)
+            by_bandwidth = relative_speeds(gpu_types, self.known_types)
+            prior = relative_prior(by_bandwidth, size, slowest)
             throughputs, _ = estimated_throughputs(
                 self.speeds, workload=workload, num_gpus=size, gpu_types=gpu_types, prior=prior
             )

@@ -12,7 +12,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 RUN_DIR_VARIABLE = "HADAR_RUN_DIR"
 DEFAULT_RUN_DIR = "/run/hadar"
@@ -58,16 +57,6 @@ class LastRounds:
             fault = f"{fault[:_HEAD]} ... {fault[-_TAIL:]}"
         return replace(self, failed=self.failed + 1, since_s=since_s, part=part, fault=fault)
 
-    @classmethod
-    def of(cls, tree: Mapping[str, Any]) -> LastRounds:
-        """Return what `asdict` has written; raises ValueError or TypeError for anything else."""
-        succeeded_s, since_s = (
-            None if tree.get(name) is None else float(tree[name])
-            for name in ("succeeded_s", "since_s")
-        )
-        part, fault = (str(tree.get(name, "")) for name in ("part", "fault"))
-        return cls(succeeded_s, int(tree.get("failed", 0)), since_s, part, fault)
-
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
@@ -110,20 +99,6 @@ class Heartbeat:
             return self.is_fresh(now_s)
         return -SKEW_S <= now_s - self.signed_s < self.good_for_s
 
-    def not_placed(self, partition: str | None) -> list[str]:
-        """Return in which of a job's partitions hadard places none: `a,b`; None: the default."""
-        placed = self.partitions
-        return [] if placed is None else [n for n in _names(partition) if n not in placed]
-
-    def steers(self, partition: str | None) -> bool:
-        """Return whether waiting jobs are not held in one of a job's partitions, as hadard does."""
-        return any(name in self.steered for name in _names(partition))
-
-
-def _names(partition: str | None) -> list[str]:
-    """Return the partitions in a job's request, "" for the default one."""
-    return [name for name in (partition or "").split(",") if name] or [""]
-
 
 def run_dir(environment: Mapping[str, str]) -> Path:
     """Return the directory of the heartbeat."""
@@ -138,33 +113,6 @@ def write_heartbeat(directory: Path, beat: Heartbeat) -> None:
         del tree["good_for_s"]
     draft.write_text(json.dumps(tree) + "\n", encoding="utf-8")
     os.replace(draft, directory / FILE_NAME)
-
-
-def read_heartbeat(directory: Path) -> Heartbeat | None:
-    """Return the heartbeat, or None if none can be read."""
-    try:
-        tree = json.loads((directory / FILE_NAME).read_text(encoding="utf-8"))
-        partitions = tree["partitions"]
-        return Heartbeat(
-            int(tree["pid"]),
-            str(tree["cluster"]),
-            float(tree["good_until_s"]),
-            str(tree["spool"]),
-            None if partitions is None else tuple(map(str, partitions)),
-            float(tree.get("good_for_s", math.inf)),
-            str(tree.get("assignments", "")),
-            {str(kind): str(text) for kind, text in tree.get("problems", {}).items()},
-            tuple(map(str, tree.get("steered", ()))),
-            {
-                str(name): {str(key): float(value) for key, value in values.items()}
-                for name, values in tree.get("gpu_types", {}).items()
-            },
-            tree.get("enrols") is True,
-            None if tree.get("signed_s") is None else float(tree["signed_s"]),
-            LastRounds.of(tree.get("rounds", {})),
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
 
 
 def remove_heartbeat(directory: Path) -> None:

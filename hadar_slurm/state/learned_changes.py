@@ -12,7 +12,7 @@ from hadar_slurm.core.claims import Credits
 from hadar_slurm.core.learned_sizes import EndedJob, EndedJobs
 from hadar_slurm.core.throughput_model import ThroughputModel
 from hadar_slurm.core.type_failures import TypeRecords
-from hadar_slurm.errors import ProfileError
+from hadar_slurm.errors import HadarError
 from hadar_slurm.state.learned_file import (
     Learned,
     UnusableError,
@@ -25,6 +25,10 @@ from hadar_slurm.state.learned_file import (
 
 # `forget` waits for a hadard that is writing.
 _PATIENCE_S = 5.0
+
+
+class ProfileError(HadarError):
+    """The file of what was learned cannot be read or changed."""
 
 
 def read_profile(path: Path) -> Learned:

@@ -15,7 +15,7 @@ from hadar_slurm.errors import ConfigError
 from hadar_slurm.journal import Line
 from hadar_slurm.journal.reader import read_last
 from hadar_slurm.slurm.enforce.modes import Mode
-from hadar_slurm.state.heartbeat import read_heartbeat
+from hadar_slurm.state.heartbeat_reader import read_heartbeat
 from hadar_slurm.status.health import Standing, standing_of, trouble_of
 from hadar_slurm.status.status import ClusterStatus, current
 from hadar_slurm.status.words import round_words, span, table_of

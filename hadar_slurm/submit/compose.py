@@ -15,7 +15,8 @@ from hadar_slurm.job_files import (
     SPOOL_VARIABLE,
     user_reports,
 )
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.state.heartbeat import Heartbeat
 from hadar_slurm.submit.decision import HOLD
 from hadar_slurm.submit.request import SbatchRequest

@@ -7,8 +7,12 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from hadar_slurm.errors import SbatchNotFound
-from hadar_slurm.submit.real_sbatch import TRIED_VARIABLE, RealSbatch, is_second_call
+from hadar_slurm.submit.real_sbatch import (
+    TRIED_VARIABLE,
+    RealSbatch,
+    SbatchNotFound,
+    is_second_call,
+)
 
 # Equal to job_files.COPIES_VARIABLE, which takes longer to import.
 _COPIES_VARIABLE = "HADAR_COPIES"

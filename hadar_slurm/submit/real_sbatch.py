@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from hadar_slurm.errors import SbatchNotFound
+from hadar_slurm.errors import HadarError
 
 SBATCH_VARIABLE = "HADAR_SBATCH"
 TRIED_VARIABLE = "HADAR_SBATCH_TRIED"
@@ -20,6 +20,10 @@ _REMEDY = f"set {SBATCH_VARIABLE} to the path of Slurm's sbatch"
 _ENTRY_POINT = b"hadar_slurm.cli.sbatch"
 # Larger than any sbatch.
 _MOST_BYTES = 1 << 20
+
+
+class SbatchNotFound(HadarError):
+    """There is no sbatch to execute but hadar-sbatch itself: gives reason and remedy."""
 
 
 class RealSbatch(NamedTuple):

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from hadar_slurm.state.heartbeat import Heartbeat, read_heartbeat, run_dir
+from hadar_slurm.state.heartbeat import Heartbeat, run_dir
+from hadar_slurm.state.heartbeat_reader import read_heartbeat
 
 
 class Service(NamedTuple):
@@ -33,10 +34,26 @@ def service_for(environment: Mapping[str, str], partition: str | None) -> Servic
     directory = run_dir(environment)
     beat = read_heartbeat(directory)
     why_not = _trouble(beat, directory, time.time())
-    if beat is not None and not why_not and (names := beat.not_placed(partition)):
+    if beat is not None and not why_not and (names := not_placed(beat, partition)):
         where = f"partition {' and '.join(names)}" if partition else "the default partition"
         why_not = f"hadard places no jobs in {where}"
-    return Service(why_not, beat is not None and beat.steers(partition), beat, directory)
+    return Service(why_not, beat is not None and steers(beat, partition), beat, directory)
+
+
+def not_placed(beat: Heartbeat, partition: str | None) -> list[str]:
+    """Return in which of a job's partitions hadard places none: `a,b`; None: the default."""
+    placed = beat.partitions
+    return [] if placed is None else [n for n in _names(partition) if n not in placed]
+
+
+def steers(beat: Heartbeat, partition: str | None) -> bool:
+    """Return whether waiting jobs are not held in one of a job's partitions, as hadard does."""
+    return any(name in beat.steered for name in _names(partition))
+
+
+def _names(partition: str | None) -> list[str]:
+    """Return the partitions in a job's request, "" for the default one."""
+    return [name for name in (partition or "").split(",") if name] or [""]
 
 
 def _trouble(beat: Heartbeat | None, directory: Path, now_s: float) -> str:

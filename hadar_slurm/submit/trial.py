@@ -14,10 +14,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from hadar_slurm.errors import SbatchNotFound, SlurmError
+from hadar_slurm.errors import SlurmError
 from hadar_slurm.slurm.client.runner import Runner, is_unreachable
 from hadar_slurm.submit.decision import Call
-from hadar_slurm.submit.real_sbatch import RealSbatch
+from hadar_slurm.submit.real_sbatch import RealSbatch, SbatchNotFound
 from hadar_slurm.submit.request import SbatchRequest
 
 # With these reasons Slurm accepts a job that it does not start as it was submitted.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from hadar_slurm.state.heartbeat import Heartbeat, LastRounds, read_heartbeat
+from hadar_slurm.state.heartbeat import Heartbeat, LastRounds
+from hadar_slurm.state.heartbeat_reader import read_heartbeat
 from hadar_slurm.status.health import trouble_of
 
 # Longest wait for the first reading.

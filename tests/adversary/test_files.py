@@ -11,7 +11,7 @@ from integration.site import Site, eventually
 
 from hadar_slurm.handoff import user_reports
 from hadar_slurm.resources import job_template
-from hadar_slurm.state.heartbeat import read_heartbeat
+from hadar_slurm.state.heartbeat_reader import read_heartbeat
 
 pytestmark = pytest.mark.slurm
 

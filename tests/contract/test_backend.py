@@ -9,10 +9,11 @@ import pytest
 from builders import a_gang
 from contract.worlds import SlurmWorld, World
 
+from hadar_slurm.core.broken_plan import check_plan
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Phase
-from hadar_slurm.core.plan import Plan, WaitReason, check_plan
+from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status, Stop
 from hadar_slurm.engine.reconcile import reconcile

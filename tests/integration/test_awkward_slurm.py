@@ -16,8 +16,9 @@ from hadar_slurm.core.gang import Gang
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.config import NodeShape
 from hadar_slurm.errors import SlurmRefused
+from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.constraint import fold, fold_out
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.scontrol import request_for
 from hadar_slurm.slurm.client.updates import (

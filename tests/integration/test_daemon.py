@@ -25,7 +25,7 @@ from hadar_slurm.slurm.client import scontrol
 from hadar_slurm.slurm.client.updates import ClearRequest, Requeue
 from hadar_slurm.slurm.enforce.claim import State
 from hadar_slurm.slurm.enforce.ledger import Ledger
-from hadar_slurm.state.heartbeat import read_heartbeat
+from hadar_slurm.state.heartbeat_reader import read_heartbeat
 
 pytestmark = pytest.mark.slurm
 

@@ -31,7 +31,8 @@ from hadar_slurm.journal.reader import read_journal
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import Ledger
-from hadar_slurm.state.heartbeat import read_heartbeat, write_heartbeat
+from hadar_slurm.state.heartbeat import write_heartbeat
+from hadar_slurm.state.heartbeat_reader import read_heartbeat
 
 pytestmark = pytest.mark.slurm
 
@@ -103,7 +104,7 @@ def test_what_a_stopped_hadard_held_starts_in_seconds(site: Site) -> None:
     assert site.queue()[job].is_held_by_user
     site.hadard.stop()
     assert not site.queue()[job].is_held
-    assert "1 jobs are given back to plain Slurm" in site.hadard.log.read_text()
+    assert "jobs given back to plain Slurm: 1" in site.hadard.log.read_text()
     until_plain_slurm_starts(site, job)
     assert release(site)["released"] == []
 

@@ -15,7 +15,8 @@ from integration.site import ALL_FAST, GpuTree, Site, eventually, gpu_tree, gpus
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.handoff import read_report
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.lab.demo.report import plan_mismatches
 
 pytestmark = pytest.mark.slurm

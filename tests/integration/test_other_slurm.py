@@ -25,10 +25,11 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.processes import find_binaries, start_daemon
 from hadar_slurm.errors import SlurmError
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.state import read_nodes, waits_for_nodes
 from hadar_slurm.slurm.enforce.ledger import Ledger
-from hadar_slurm.state.heartbeat import read_heartbeat
+from hadar_slurm.state.heartbeat_reader import read_heartbeat
 
 pytestmark = pytest.mark.slurm
 

@@ -16,7 +16,8 @@ from integration.submissions import submit
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.slurm.enforce.ledger import Ledger
-from hadar_slurm.state.heartbeat import read_heartbeat, write_heartbeat
+from hadar_slurm.state.heartbeat import write_heartbeat
+from hadar_slurm.state.heartbeat_reader import read_heartbeat
 
 pytestmark = pytest.mark.slurm
 

@@ -9,9 +9,10 @@ from builders import a_job, a_plan, a_snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hadar_slurm.core.broken_plan import check_plan
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job
-from hadar_slurm.core.plan import Plan, WaitReason, check_plan
+from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.engine.breaker_search import LEAST_PLANS, MOST_PLANS, ROUNDS
 from hadar_slurm.engine.breakers import Breakers

@@ -24,7 +24,8 @@ from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.engine.actions import Stop
 from hadar_slurm.engine.loop import RoundRecord, run_round
-from hadar_slurm.jobspec.description import Description, decode_or_none, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description, decode_or_none
 from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.policies.registry import make_policy

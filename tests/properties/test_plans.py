@@ -21,9 +21,10 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from strategies import clusters, rules, snapshots, specs, spread_gangs
 
+from hadar_slurm.core.broken_plan import check_plan
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import Job, JobSpec, Phase, uniform_shapes
-from hadar_slurm.core.plan import Plan, WaitReason, check_plan
+from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.policies.policy import Policy

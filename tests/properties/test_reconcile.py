@@ -7,9 +7,10 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from strategies import snapshots, traces, valid_plans
 
+from hadar_slurm.core.broken_plan import check_plan
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec, Phase
-from hadar_slurm.core.plan import WaitReason, check_plan
+from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.engine.actions import Renew, Start, Status, Stop
 from hadar_slurm.engine.reconcile import reconcile

@@ -13,9 +13,10 @@ from hadar_slurm.cli.completing import ConfigOption, JsonOption
 from hadar_slurm.config import Config, read_config
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.daemon.world import World, adapter_of
-from hadar_slurm.errors import SlurmError, TraceError, UsageError
+from hadar_slurm.errors import SlurmError, UsageError
 from hadar_slurm.lab.inputs import read_table, read_text
 from hadar_slurm.lab.traces.ended import FIELDS, ended_jobs
+from hadar_slurm.lab.traces.fields import TraceError
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.state.learned_changes import add_ended
 from hadar_slurm.state.learned_file import FILE_NAME

@@ -25,7 +25,7 @@ from hadar_slurm.resources import job_template
 from hadar_slurm.slurm.client.parse import HOLDING_STATES
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.state import read_queue
-from hadar_slurm.state.heartbeat import read_heartbeat
+from hadar_slurm.state.heartbeat_reader import read_heartbeat
 
 _POLL_EVERY_S = 0.25
 _SUBMITTED = re.compile(r"Submitted batch job (\d+)")

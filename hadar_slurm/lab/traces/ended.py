@@ -10,8 +10,7 @@ from hadar_slurm.core.learned_sizes import EndedJob
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.core.throughput_model import Workload
 from hadar_slurm.core.type_failures import Work
-from hadar_slurm.errors import TraceError
-from hadar_slurm.lab.traces.fields import split_lines
+from hadar_slurm.lab.traces.fields import TraceError, split_lines
 from hadar_slurm.lab.traces.load import form_of, parse_trace
 from hadar_slurm.lab.traces.model import Tally
 from hadar_slurm.lab.traces.sacct import parse_time, records_of

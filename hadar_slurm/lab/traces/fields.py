@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from hadar_slurm.errors import TraceError
+from hadar_slurm.errors import UsageError
 from hadar_slurm.jobspec.units import parse_count, parse_number
 
 MAX_GANG = 100_000
@@ -18,6 +18,10 @@ MAX_TIME_S = 1e10
 _FEW_DIGITS = 9
 _MAX_DIGITS = 40
 _MAX_SHOWN = 60
+
+
+class TraceError(UsageError):
+    """A workload trace is wrong: names file, line and value."""
 
 
 def split_lines(text: str) -> list[str]:

@@ -10,7 +10,7 @@ from functools import partial
 from hadar_slurm.core.cluster import Cluster, GpuType
 from hadar_slurm.core.job import JobSpec, Shape
 from hadar_slurm.core.snapshot import GangRules
-from hadar_slurm.errors import TraceError
+from hadar_slurm.lab.traces.fields import TraceError
 from hadar_slurm.lab.traces.model import Skipped, Trace
 
 # Numbers of nodes by type and (GPUs of the type, whether the node has this type only).

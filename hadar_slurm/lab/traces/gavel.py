@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.throughput import Throughputs, ThroughputTable
-from hadar_slurm.errors import TraceError
-from hadar_slurm.lab.traces.fields import gang_size, seconds, shown, steps
+from hadar_slurm.lab.traces.fields import TraceError, gang_size, seconds, shown, steps
 from hadar_slurm.lab.traces.model import Trace
 
 _COLUMNS = 10

@@ -24,11 +24,17 @@ from functools import lru_cache
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.time_limit import parse_time_limit
-from hadar_slurm.errors import TraceError
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.jobspec.identity import Shown, workload_of_shown
 from hadar_slurm.jobspec.units import parse_count
-from hadar_slurm.lab.traces.fields import MAX_GANG, MAX_TIME_S, gang_size, seconds, shown
+from hadar_slurm.lab.traces.fields import (
+    MAX_GANG,
+    MAX_TIME_S,
+    TraceError,
+    gang_size,
+    seconds,
+    shown,
+)
 from hadar_slurm.lab.traces.model import Tally, Trace, by_arrival
 from hadar_slurm.lab.traces.speeds import SpeedTable
 from hadar_slurm.submit.options import split_options

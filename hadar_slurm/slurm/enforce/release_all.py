@@ -35,7 +35,7 @@ from hadar_slurm.slurm.enforce.restore import (
     unsteering,
 )
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
-from hadar_slurm.state.heartbeat import read_heartbeat
+from hadar_slurm.state.heartbeat_reader import read_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.locks import started_s
 

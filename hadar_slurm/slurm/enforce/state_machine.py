@@ -83,7 +83,7 @@ class Event:
     own: Request | None = None
     # Of PIN and RESTORE: the request to be set.
     request: Request = field(default_factory=Request)
-    # Of REQUEUE and REQUEUE_HELD: the run has failed early (observe/run_outcomes.py), and was not
+    # Of REQUEUE and REQUEUE_HELD: the run has failed early (jobs/run_outcomes.py), and was not
     # ended by USR1.
     retries: bool = False
     # Of SAVE: the end of the grace period.

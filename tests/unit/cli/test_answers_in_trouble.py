@@ -18,7 +18,8 @@ from web_journals import Tree, a_blind_line, a_job, a_line, gang, write
 
 from hadar_slurm.cli.main import commands
 from hadar_slurm.core.job import Shape
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
 
 ROUND_S = 360.0

@@ -17,7 +17,8 @@ from typer.testing import CliRunner, Result
 from hadar_slurm.cli.main import commands
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.engine.loan import Loan
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger

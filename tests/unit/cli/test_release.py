@@ -17,10 +17,12 @@ from typer.testing import CliRunner, Result
 
 from hadar_slurm.cli.main import commands
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.jobspec.description import Description, decode, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description, decode
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
-from hadar_slurm.state.heartbeat import Heartbeat, LastRounds, read_heartbeat, write_heartbeat
+from hadar_slurm.state.heartbeat import Heartbeat, LastRounds, write_heartbeat
+from hadar_slurm.state.heartbeat_reader import read_heartbeat
 from hadar_slurm.state.reaper_count import FILE_NAME as EXPIRED
 from hadar_slurm.state.reaper_count import read_expired
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from hadar_slurm.cli.main import commands
 from hadar_slurm.core.throughput_model import Place, Workload
 from hadar_slurm.core.type_failures import Work
-from hadar_slurm.errors import ProfileError
+from hadar_slurm.state.learned_changes import ProfileError
 from hadar_slurm.state.learned_file import FILE_NAME
 from hadar_slurm.state.throughput_store import Profile
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Phase, Shape, uniform_shapes
-from hadar_slurm.errors import JobSpecError, PhaseError
-from hadar_slurm.sim.job import check_phase_move
+from hadar_slurm.errors import JobSpecError
+from hadar_slurm.sim.job import PhaseError, check_phase_move
 
 ENDS = {Phase.DONE, Phase.FAILED, Phase.CANCELLED}
 

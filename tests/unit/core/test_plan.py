@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 from builders import a_cluster, a_gang, a_job, a_plan, a_snapshot, some_rates
 
+from hadar_slurm.core.broken_plan import check_plan
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Allocation
 from hadar_slurm.core.job import Phase, Shape
-from hadar_slurm.core.plan import Plan, WaitReason, check_plan
+from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Snapshot
 from hadar_slurm.errors import InvalidPlan
 

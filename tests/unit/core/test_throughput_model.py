@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hadar_slurm.core.gpu_types import GpuFacts
+from hadar_slurm.core.gpu_types import GpuFacts, relative_speeds
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.core.throughput_model import (
     Origin,
@@ -15,7 +15,7 @@ from hadar_slurm.core.throughput_model import (
     ThroughputModel,
     Workload,
     estimated_throughputs,
-    published_prior,
+    relative_prior,
 )
 
 K80, P100, V100 = (Place(gpu_type, 1) for gpu_type in ("k80", "p100", "v100"))
@@ -29,7 +29,7 @@ MINE = Workload("ada", "ResNet-50 (batch size 64)")
 
 def prior(num_gpus: int = 1) -> Prior:
     """Return the prior of a job of which only 1 step/s on its slowest type is known."""
-    return published_prior(PUBLISHED, KINDS, num_gpus, 1.0)
+    return relative_prior(relative_speeds(KINDS, PUBLISHED), num_gpus, 1.0)
 
 
 def listed(**throughputs: float) -> Prior:
@@ -137,7 +137,7 @@ def test_others_measurements_count_until_there_are_own_ones() -> None:
 
 
 def test_a_type_that_nobody_has_published_is_like_the_middle_of_the_others() -> None:
-    found = published_prior(PUBLISHED, ("k80", "v100", "mystery"), 1, 1.0)
+    found = relative_prior(relative_speeds(("k80", "v100", "mystery"), PUBLISHED), 1, 1.0)
     assert found.on(Place("mystery", 1)) == pytest.approx(math.sqrt(3.75))
 
 

@@ -15,7 +15,8 @@ from hadar_slurm.daemon.ending import give_back
 from hadar_slurm.daemon.world import Life
 from hadar_slurm.engine.loan import Loan
 from hadar_slurm.errors import DaemonError
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
@@ -79,7 +80,7 @@ def test_what_is_lent_and_held_is_given_back(
     job = bench.steer()
     bench.end()
     assert (job.excluded, job.nice, job.limit_min, bench.held.hold) == ((), 0, 10, "")
-    assert "2 jobs are given back to plain Slurm" in caplog.text
+    assert "jobs given back to plain Slurm: 2" in caplog.text
 
 
 def test_what_is_left_is_named_with_the_command_that_does_the_rest(
@@ -90,8 +91,8 @@ def test_what_is_left_is_named_with_the_command_that_does_the_rest(
     bench.runner.before.append(lambda argv: "no mood" if f"JobId={job.key}" in argv else None)
     bench.end()
     assert (job.nice, bench.held.hold) == (7, "")
-    assert "1 jobs are given back" in caplog.text
-    assert "1 jobs are not given back yet: `hadar release` does the rest" in caplog.text
+    assert "jobs given back to plain Slurm: 1" in caplog.text
+    assert "jobs not given back yet: 1; `hadar release` does the rest" in caplog.text
 
 
 def test_without_slurm_it_ends_and_says_so(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

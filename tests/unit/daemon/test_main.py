@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 
 from hadar_slurm.built_from import version
+from hadar_slurm.cli.release import add_expired
 from hadar_slurm.config import load_config
 from hadar_slurm.daemon.main import main
 from hadar_slurm.daemon.signs_of_life import good_for_s
@@ -22,7 +23,6 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.state.locks import only_daemon
 from hadar_slurm.state.reaper_count import FILE_NAME as EXPIRED
-from hadar_slurm.state.reaper_count import add_expired
 
 
 def ended_with(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:

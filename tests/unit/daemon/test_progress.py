@@ -24,14 +24,16 @@ from hadar_slurm.daemon.world import Life, Remembering, World
 from hadar_slurm.engine import breaker_search
 from hadar_slurm.engine.actions import Outcome, Start, Status
 from hadar_slurm.engine.loop import RoundRecord
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.journal.reader import read_journal
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import Partitions, Site
 from hadar_slurm.slurm.enforce.modes import Modes
 from hadar_slurm.slurm.enforce.release_all import reason_to_keep
-from hadar_slurm.state.heartbeat import MOST_FAILED, Heartbeat, LastRounds, read_heartbeat
+from hadar_slurm.state.heartbeat import MOST_FAILED, Heartbeat, LastRounds
+from hadar_slurm.state.heartbeat_reader import read_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.problems import Problems
 

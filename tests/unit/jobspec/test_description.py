@@ -17,13 +17,13 @@ from hadar_slurm.core.gpu_types import Needs
 from hadar_slurm.core.job import JobSpec, Shape, uniform_shapes
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.errors import JobSpecError
+from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.description import (
     MAX_COMMENT,
     MAX_GPUS,
     Description,
     Submitted,
     decode,
-    encode,
     job_spec,
     parse_shape,
 )

@@ -9,11 +9,12 @@ from builders import a_cluster
 
 from hadar_slurm.core.throughput_model import Workload
 from hadar_slurm.core.type_failures import Work
-from hadar_slurm.errors import TraceError
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.identity import Shown, workload_of_shown
 from hadar_slurm.lab.inputs import read_table
 from hadar_slurm.lab.traces.ended import ended_jobs
+from hadar_slurm.lab.traces.fields import TraceError
 from hadar_slurm.lab.traces.load import parse_trace
 
 CLUSTER = a_cluster("4xV100,4xK80")

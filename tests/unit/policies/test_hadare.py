@@ -10,10 +10,11 @@ from random import Random
 import pytest
 from builders import ROUND, a_cluster, a_gang, a_job, a_snapshot, a_spec, some_rates
 
+from hadar_slurm.core.broken_plan import check_plan
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Allocation
 from hadar_slurm.core.job import Job, Phase, Shape
-from hadar_slurm.core.plan import Plan, check_plan
+from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.daemon.world import Remembering

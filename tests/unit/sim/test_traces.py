@@ -20,9 +20,10 @@ from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import Job, JobSpec
 from hadar_slurm.core.snapshot import GangRules, Snapshot
 from hadar_slurm.core.throughput import SPREAD_FACTOR, GangThroughput, Throughputs, ThroughputTable
-from hadar_slurm.errors import HadarError, TraceError
+from hadar_slurm.errors import HadarError
 from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.lab.traces.cluster import parse_cluster
+from hadar_slurm.lab.traces.fields import TraceError
 from hadar_slurm.lab.traces.load import (
     FORMS,
     Trace,

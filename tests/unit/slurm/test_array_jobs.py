@@ -18,10 +18,11 @@ from fakes.fake_tools import FakeRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hadar_slurm.core.broken_plan import check_plan
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, Phase, Shape
-from hadar_slurm.core.plan import Plan, check_plan
+from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Outcome, Status, Stop
@@ -35,7 +36,8 @@ from hadar_slurm.handoff import (
     user_reports,
     write_report,
 )
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.policies.registry import POLICY_NAMES, make_policy
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine

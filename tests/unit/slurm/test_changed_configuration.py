@@ -19,7 +19,8 @@ from hadar_slurm.core.snapshot import Round
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.engine.loop import RoundRecord, run_round
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine

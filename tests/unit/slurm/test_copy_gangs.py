@@ -10,15 +10,17 @@ from builders import a_gang
 from fakes.fake_slurm import Asked, FakeJob, FakeSlurm
 from fakes.fake_tools import FakeRunner
 
+from hadar_slurm.core.broken_plan import check_plan
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, Phase, Shape
-from hadar_slurm.core.plan import Plan, check_plan
+from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Outcome, Status
 from hadar_slurm.engine.reconcile import reconcile
+from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.cores_memory import Sizes, shown_sizes
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine

@@ -18,7 +18,8 @@ from hadar_slurm.core.job import Shape
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Start, Status, Stop
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.gres import asked_gpus
 from hadar_slurm.jobspec.opting_out import is_opted_out, with_opt_out
 from hadar_slurm.jobspec.request import Request

@@ -10,7 +10,8 @@ from fakes.fake_tools import FakeRunner
 
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.errors import SlurmRefused
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.fairshare import FairShares, parse_fair_shares

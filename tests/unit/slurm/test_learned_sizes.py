@@ -14,7 +14,8 @@ from hadar_slurm.core.learned_sizes import LEAST_JOBS, EndedJob
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.core.throughput_model import Workload
 from hadar_slurm.core.type_failures import Work
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.engine.loan import Loan
 from hadar_slurm.errors import LedgerError
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.enforce.claim import Claim, State

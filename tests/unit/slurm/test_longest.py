@@ -7,7 +7,8 @@ from builders import a_queue_row
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import SlurmRefused
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.longest import longest_limits
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.runner import Runner

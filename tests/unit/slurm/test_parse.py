@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from hadar_slurm.core.cluster import JobId, Node, NodeName
 from hadar_slurm.core.job import Shape
 from hadar_slurm.errors import SlurmOutputError
+from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.constraint import fold_out
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client import parse
 from hadar_slurm.slurm.client.doubts import job_details

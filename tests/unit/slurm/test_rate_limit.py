@@ -26,7 +26,8 @@ from hadar_slurm.engine.rate_limit import (
     is_slow,
     rpcs_per_s,
 )
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.updates import Release

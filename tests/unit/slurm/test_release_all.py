@@ -15,7 +15,8 @@ from fakes.fake_tools import FakeRunner
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.engine.loan import Loan
 from hadar_slurm.errors import SlurmError, SlurmUnavailable
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import Site

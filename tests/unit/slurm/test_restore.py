@@ -14,7 +14,8 @@ from fakes.fake_tools import FakeRunner
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.engine.loan import Loan
 from hadar_slurm.engine.rate_limit import AT_ONCE
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.scontrol import request_for
 from hadar_slurm.slurm.client.updates import ClearRequest, Hold, Release, SetRequest, Update

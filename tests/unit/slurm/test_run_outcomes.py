@@ -17,7 +17,8 @@ from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.core.type_failures import EARLY_S
 from hadar_slurm.engine.actions import Start
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger

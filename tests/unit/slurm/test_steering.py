@@ -22,7 +22,8 @@ from hadar_slurm.engine.actions import Action, Start, Status, Stop
 from hadar_slurm.engine.gaps import gapped
 from hadar_slurm.errors import SlurmError, SlurmUnavailable
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.mark import split
 from hadar_slurm.placement.limits import Limit, limits
 from hadar_slurm.slurm.backend import SlurmBackend
@@ -389,6 +390,20 @@ def test_a_job_on_nodes_that_are_reserved_soon_is_left_to_slurm_at_once(site: Si
     assert (job.asked.nodes, job.excluded) == ((), ())
     site.slurm.advance(10.0)
     assert (job.state, list(job.held)) == ("RUNNING", ["n2"])
+
+
+def test_a_mark_that_its_user_wrote_gives_no_job_more(site: Site) -> None:
+    """No longer limit than the job's, and no more nodes where each has GPUs."""
+    mark = "[hadar:Nice=0;TimeLimit=99999;NumNodes=1-9]"
+    one = site.slurm.submit(Asked(per_node=(("", 1),)), comment=f"mine{mark}", limit_min=10, nice=5)
+    other = site.slurm.submit(Asked(per_job=(("", 2),)), comment=f"mine{mark}", limit_min=10)
+    assert site.release_all() == ["", ""]
+    for job in (one, other):
+        assert (job.limit_min, job.nice, job.comment) == (10, 0, "mine")
+    assert (one.asked.min_nodes, one.asked.max_nodes) == (1, None)
+    site.slurm.submit(Asked(per_job=(("", 2),)), comment=f"mine{mark}", limit_min=10)
+    site.apply()
+    assert [job.limit_min for job in site.slurm.jobs] == [10] * 3
 
 
 @pytest.mark.parametrize("has_ledger", [True, False])

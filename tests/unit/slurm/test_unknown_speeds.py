@@ -14,7 +14,8 @@ from hadar_slurm.core.claims import MOST_OFF
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.estimator import shipped_ratios
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine

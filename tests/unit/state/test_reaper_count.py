@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hadar_slurm.state.reaper_count import FILE_NAME, add_expired, read_expired
+from hadar_slurm.cli.release import add_expired
+from hadar_slurm.state.reaper_count import FILE_NAME, read_expired
 
 
 def test_counts_add_up(tmp_path: Path) -> None:

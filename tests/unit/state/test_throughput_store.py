@@ -14,8 +14,7 @@ import pytest
 
 from hadar_slurm.core.throughput_model import Measured, Place, Workload
 from hadar_slurm.core.type_failures import TypeRecord, Work
-from hadar_slurm.errors import ProfileError
-from hadar_slurm.state.learned_changes import forget, read_profile
+from hadar_slurm.state.learned_changes import ProfileError, forget, read_profile
 from hadar_slurm.state.learned_file import MAX_WORKLOADS_OF_USER, VERSION
 from hadar_slurm.state.throughput_store import Profile
 

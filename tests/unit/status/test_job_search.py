@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from builders import a_queue_row
 
-from hadar_slurm.jobspec.description import Description, encode
+from hadar_slurm.jobspec.comment import encode
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.status.job_record import JobRecord
 from hadar_slurm.status.job_search import Answer, JobSearch, SlurmRecord
 
@@ -12,18 +14,21 @@ HELD = encode(Description(workload="A3C", steps=9, is_held=True))
 
 
 @pytest.mark.parametrize(
-    ("reason", "comment", "does", "owner"),
+    ("reason", "is_held", "does", "owner"),
     [
-        ("BadConstraints", HELD, "hadard ends its hold and leaves it to Slurm", "with less, or"),
-        ("BadConstraints", "", "it is left to Slurm", "cancel it, and submit it again"),
-        ("PartitionTimeLimit", HELD, "hadard ends its hold", "JobId=7 ...` to a shorter TimeLimit"),
-        ("PartitionNodeLimit", "", "it is left to Slurm", "to another NumNodes"),
+        ("BadConstraints", True, "hadard ends its hold and leaves it to Slurm", "with less, or"),
+        ("BadConstraints", False, "it is left to Slurm", "cancel it, and submit it again"),
+        ("PartitionTimeLimit", False, "it is left", "JobId=7 ...` to a shorter TimeLimit"),
+        ("PartitionNodeLimit", False, "it is left to Slurm", "to another NumNodes"),
+        ("PartitionConfig", False, "it is left to Slurm", "with less, or to another partition"),
     ],
 )
 def test_what_slurm_never_starts_is_said_with_what_its_owner_can_do(
-    reason: str, comment: str, does: str, owner: str
+    reason: str, is_held: bool, does: str, owner: str
 ) -> None:
-    record = JobRecord("PENDING", reason, comment)
+    """That its comment says that it was held once is no hold now."""
+    row = a_queue_row(priority=0 if is_held else 1, reason="JobHeldUser" if is_held else reason)
+    record = JobRecord("PENDING", reason, HELD, row=row)
     found = JobSearch("7", "7", [], None, None, SlurmRecord(record))
     answer, text = found.answer()
     assert answer is Answer.LEFT
