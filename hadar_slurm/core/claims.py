@@ -29,7 +29,7 @@ MOST_CORRECTED, AS_GOOD_AS_TRUE = 1e4, 1.25
 # Each job counts as much as any before it, but never less than this.
 _LEAST_WEIGHT = 0.2
 # After this time what is known of a user's claims counts half.
-_DAY_S, _HALF_LIFE_DAYS = 86400.0, 30.0
+_DAY_S, HALF_LIFE_DAYS = 86400.0, 30.0
 # A job that has done this many times the steps claimed outlives its claim; others may be saving.
 _OUTLIVED = 1.01
 # What is left of a time limit is at most this, also without one.
@@ -144,21 +144,6 @@ class Credit:
         """Return by which factor given throughputs may differ from what is known; 1: not at all."""
         return 1.0 if self.speeds_factor(now_s) > 1 else MOST_OFF
 
-    @property
-    def until_s(self) -> float:
-        """Return when claims count as they are again, if no other job is judged."""
-        return self._until_s(self.log_off)
-
-    @property
-    def speeds_until_s(self) -> float:
-        """Return when given throughputs count again, if no other job is judged."""
-        return self._until_s(self.speeds_off)
-
-    def _until_s(self, log_off: float) -> float:
-        least = math.log(AS_GOOD_AS_TRUE)
-        days = math.ceil(_HALF_LIFE_DAYS * math.log2(log_off / least)) if log_off > least else 0
-        return self.at_s + days * _DAY_S
-
     def limit_left_s(self, left_s: float, now_s: float) -> float | None:
         """Return what is left of a job's time limit, inf without one, where claims are unproven.
 
@@ -223,7 +208,7 @@ _NEW = Credit()
 
 
 def _kept(days: float) -> float:
-    return float(0.5 ** (days / _HALF_LIFE_DAYS))
+    return float(0.5 ** (days / HALF_LIFE_DAYS))
 
 
 def _rounded_up(number: float) -> float:

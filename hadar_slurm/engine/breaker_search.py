@@ -67,13 +67,15 @@ class Breaking:
             out = sure if search.works(sure) else sure | search.smallest(sure, unsure)
             self._unsure = unsure & out if search.is_spent() else frozenset()
         self.last_good, self._search_from = snapshot, 0
-        self.left_out = {job: self.left_out.get(job, search.fault_text) for job in out}
+        last = f"; left to Slurm after {MOST_BROKEN} such plans"
+        before = {job: text.removesuffix(last) for job, text in self.left_out.items()}
+        self.left_out = {job: before.get(job, search.fault_text) for job in out}
         due = {job for job in out if self._until.get(job, 0) <= self._round}
         new = self._round + ROUNDS
         self._until = {job: new if job in due else self._until[job] for job in out}
         self._broken = {job: self._broken.get(job, 0) + (job in due) for job in out}
         for job in self.hopeless(snapshot):
-            self.left_out[job] += f"; left to Slurm after {MOST_BROKEN} such plans"
+            self.left_out[job] += last
         return search.found[out]
 
     def hopeless(self, snapshot: Snapshot) -> Jobs:

@@ -36,14 +36,17 @@ def rpcs_per_s(config: Mapping[str, str], uid: int) -> float:
 
     `config` is what `scontrol show config` says. root and SlurmUser are exempt.
     """
-    words = config.get("SlurmctldParameters", "").lower().split(",")
+    parameters = config.get("SlurmctldParameters", "").lower()
+    words = [word.strip() for word in parameters.split(",")]
     exempt = {"0", *re.findall(r"\((\d+)\)", config.get("SlurmUser", ""))}
-    if "rl_enable" not in words or str(uid) in exempt:
+    if "rl_enable" not in parameters or str(uid) in exempt:
         return math.inf
     given = dict(word.split("=", 1) for word in words if "=" in word)
     rate, period = given.get("rl_refill_rate", "2"), given.get("rl_refill_period", "1")
-    is_known = rate.isdecimal() and period.strip("0").isdecimal()
-    return float(rate) / float(period) if is_known else 2.0
+    # What is refilled at once is never more than the bucket holds.
+    size = given.get("rl_bucket_size", "30")
+    is_known = rate.isdecimal() and period.strip("0").isdecimal() and size.isdecimal()
+    return min(float(rate), float(size)) / float(period) if is_known else 2.0
 
 
 def in_parts(jobs: Sequence[T], most: int) -> list[Sequence[T]]:

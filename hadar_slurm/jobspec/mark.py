@@ -29,8 +29,9 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], str], Callable[[str], Any]]] = 
 }
 _NAMES = {word: name for name, (word, _, _) in _FIELDS.items()}
 _NUMBER, _RANGE = re.compile("[0-9]{1,9}"), re.compile("[0-9]{1,9}(-[0-9]{1,9})?")
-# A word that scontrol takes from its standard input as it is: without blanks and single quotes.
-_WORD = re.compile(r"[\w.,:;/=+\-\[\]|&*()@!{}\"\\]*")
+# A word that scontrol takes from its standard input as it is: without blanks and single quotes, and
+# without bytes above 127, which may be commands to its line editor.
+_WORD = re.compile(r"[\w.,:;/=+\-\[\]|&*()@!{}\"\\]*", re.ASCII)
 
 
 def split(comment: str) -> tuple[str, str]:
@@ -61,15 +62,15 @@ def owners_values(mark: str) -> Mapping[str, Any]:
 def with_mark(text: str, mark: str, values: Mapping[str, Any]) -> str | None:
     """Return the comment that marks `values`, where `text` and `mark` are shown; None: it stays.
 
-    A job is not marked if its comment has no room, or blanks or single quotes outside of a
-    description: scontrol would not put them back.
+    A job is not marked if its comment has no room, letters beyond ASCII, or blanks or single quotes
+    outside of a description's strings: scontrol would not put them back.
     """
     words = (f"{_FIELDS[name][0]}={_FIELDS[name][1](value)}" for name, value in values.items())
     if (wanted := f"{_BEGIN}{';'.join(words)}]" if values else "") == mark:
         return None
     is_described = text.startswith("{") and decode_or_none(text) is not None
     own = text.replace(" ", "\\u0020").replace("'", "\\u0027") if is_described else text
-    if not _WORD.fullmatch(own):
+    if not _WORD.fullmatch(own) or (is_described and decode_or_none(own) != decode_or_none(text)):
         return None
     if len(own) + len(wanted) >= MAX_COMMENT or not owners_values(wanted):
         wanted = ""

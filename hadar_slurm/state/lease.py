@@ -111,6 +111,8 @@ class Lease:
                 if other.host == socket.gethostname() or now != other:
                     self._refuse(now)
                 self.sleep(_POLL_S)
+            if is_stopping():
+                self._refuse(other)
         self._write()
         if is_contested:
             self.sleep(_SETTLE_S)

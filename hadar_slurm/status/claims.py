@@ -6,11 +6,12 @@ is off by the larger over the smaller of given and measured, 1 where none was gi
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hadar_slurm.core.claims import Credit, Judged
+from hadar_slurm.core.claims import AS_GOOD_AS_TRUE, HALF_LIFE_DAYS, Credit, Judged
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.journal import Line
 from hadar_slurm.journal.values import credits_of, judged_of
@@ -19,6 +20,18 @@ from hadar_slurm.status.use import number_of
 
 # Judged jobs that are kept, where their number is bounded.
 MAX_JUDGED = 20_000
+_DAY_S = 86400.0
+
+
+def believed_again_s(at_s: float, log_off: float) -> float:
+    """Return when claims that were off count as they are, if no other job is judged.
+
+    `log_off`: the natural logarithm of the factor at the time `at_s`. Times in seconds since the
+    epoch.
+    """
+    least = math.log(AS_GOOD_AS_TRUE)
+    days = math.ceil(HALF_LIFE_DAYS * math.log2(log_off / least)) if log_off > least else 0
+    return at_s + days * _DAY_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +80,9 @@ class BelievedLess:
     def of(cls, user: str, credit: Credit, now_s: float) -> BelievedLess:
         """Return what is corrected of a user's claims at a time."""
         times, off = credit.factor(now_s), credit.speeds_factor(now_s)
-        until_s, speeds_until_s = credit.until_s, credit.speeds_until_s
-        return cls(user, credit.jobs, times, until_s, off, speeds_until_s)
+        steps_until_s = believed_again_s(credit.at_s, credit.log_off)
+        speeds_until_s = believed_again_s(credit.at_s, credit.speeds_off)
+        return cls(user, credit.jobs, times, steps_until_s, off, speeds_until_s)
 
     def words(self, day: Callable[[float], str]) -> list[str]:
         """Return sentences about it; `day` formats a date."""

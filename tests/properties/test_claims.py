@@ -14,6 +14,7 @@ from hadar_slurm.core.throughput_model import (
     MOST_OFF as MOST_OFF_RATIO,
 )
 from hadar_slurm.core.throughput_model import Place, Prior, ThroughputModel, Workload
+from hadar_slurm.status.claims import believed_again_s
 
 K80, V100 = Place("k80", 1), Place("v100", 1)
 MINE = Workload("ada", "mine")
@@ -175,9 +176,11 @@ def test_credit_says_when_it_has_faded(off: float, speeds_off: float, now_s: flo
     """
     liar = Credit().after(1.0, off, now_s, speeds_off=speeds_off)
     assert liar.factor(now_s + 0.99 * DAY_S) == liar.factor(now_s) > 1.0
-    assert liar.factor(liar.until_s + 1.0) == 1.0 < liar.factor(liar.until_s - DAY_S + 1.0)
-    assert liar.most_off(liar.speeds_until_s - DAY_S + 1.0) == 1.0
-    assert liar.most_off(liar.speeds_until_s + 1.0) == MOST_OFF
+    until_s = believed_again_s(liar.at_s, liar.log_off)
+    speeds_until_s = believed_again_s(liar.at_s, liar.speeds_off)
+    assert liar.factor(until_s + 1.0) == 1.0 < liar.factor(until_s - DAY_S + 1.0)
+    assert liar.most_off(speeds_until_s - DAY_S + 1.0) == 1.0
+    assert liar.most_off(speeds_until_s + 1.0) == MOST_OFF
 
 
 @given(st.floats(1, 1e6), st.floats(1, 100), st.floats(1, 1e6), st.floats(1e-3, 1e3))

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from hadar_slurm.slurm.client.submission import Submission
 
 # Words that scontrol does not split when it reads them from its standard input.
-_PLAIN = re.compile(r"[\w.,:/=+\-\[\]|&*()@!]+|Comment=[\w.,:;/=+\-\[\]|&*()@!{}\"\\]*")
+# Bytes above 127 may be commands to its line editor.
+_PLAIN = re.compile(r"[\w.,:/=+\-\[\]|&*()@!]+|Comment=[\w.,:;/=+\-\[\]|&*()@!{}\"\\]*", re.ASCII)
 # How scontrol refuses a command without naming the job; all else may be a site's warnings.
 _REFUSES = (
     r"slurm_\w+ error:|job notify failure: |scontrol: error: Invalid |Request aborted"

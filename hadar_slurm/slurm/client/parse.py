@@ -5,6 +5,7 @@ Users choose names, comments and accounts freely: `squeue.py` separates them fro
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
@@ -169,9 +170,9 @@ def queue_row(field: Mapping[str, str]) -> QueueRow:
             gpus_per_node=asked_gpus(known["tres-per-node"]),
             gpus_otherwise=sum((asked_gpus(known[name]) for name in _OTHERWISE), ()),
             restarts=int(known["RestartCnt"] or 0),
-            submitted_s=float(known["SubmitTime"] or 0),
-            started_s=float(known["StartTime"] or 0),
-            ended_s=float(known["EndTime"] or 0),
+            submitted_s=time_s(known["SubmitTime"]),
+            started_s=time_s(known["StartTime"]),
+            ended_s=time_s(known["EndTime"]),
             is_set_apart=known["HetJobID"] not in ("", "0"),
             comment=split(known["Comment"])[0],
             mark=split(known["Comment"])[1],
@@ -182,10 +183,18 @@ def queue_row(field: Mapping[str, str]) -> QueueRow:
             features=known["Feature"],
             reservation=known["Reservation"],
             is_batch=field["BatchFlag"] == "1",
-            eligible_s=float(known["EligibleTime"] or 0),
+            eligible_s=time_s(known["EligibleTime"], unknown=math.inf),
         )
     except ValueError as error:
         raise SlurmOutputError(f"squeue: {error}", repr(field)) from error
+
+
+def time_s(text: str, *, unknown: float = 0.0) -> float:
+    """Return a time in seconds since the epoch; 0 for none.
+
+    `unknown` is for `Unknown`, as squeue shows a begin time beyond all that it can print.
+    """
+    return unknown if text == "Unknown" else float(text or 0)
 
 
 def exit_status(text: str) -> int:

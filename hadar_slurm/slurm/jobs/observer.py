@@ -297,7 +297,7 @@ class Observer:
         if seen.key in self.ledger.unlistable:
             self.notices.say(seen.key, "is left to Slurm: it excludes a node that is gone")
             return False
-        if self.is_given_up(seen.key):
+        if self.is_given_up(seen.parent or seen.key):
             why = "is left to Slurm: no valid plan was made with it"
             self.notices.say(seen.key, why, logging.WARNING)
             return False

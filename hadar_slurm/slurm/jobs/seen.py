@@ -104,10 +104,11 @@ class SeenJob:
         row = self.row
         # hadard changes the begin time that a requeue sets, and that of a request which it clears.
         may_be_own = row.restarts == 0 and not row.request.is_cleared
-        # A change takes the reason away. By a time alone, clocks that differ would make a job wait.
+        # A change takes the reason away. By a time alone, clocks that differ would make a job wait:
+        # a job without a begin time is eligible as it is submitted.
         says_so = row.is_held or row.reason in ("BeginTime", "None")
         begins_s = row.started_s if row.is_held else row.eligible_s
-        return may_be_own and says_so and begins_s > self.now_s
+        return may_be_own and says_so and begins_s > max(self.now_s, row.submitted_s)
 
     @property
     def may_meet_reservation(self) -> bool:

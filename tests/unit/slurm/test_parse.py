@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -106,6 +107,15 @@ def test_the_queue_is_read() -> None:
 def test_an_empty_queue_is_read() -> None:
     """An empty output has no rows."""
     assert parse_queue("", MARK) == []
+
+
+def test_a_begin_time_beyond_all_times_is_read() -> None:
+    """As of `--begin=uts4294967295`: one user's job makes no reading fail."""
+    text = QUEUE.replace(
+        "1795259474|N/A|N/A|(null)|N/A|1|0|high|N/A|", "9|Unknown|N/A|(null)|N/A|1|0|high|Unknown|"
+    )
+    held = parse_queue(text, MARK)[2]
+    assert (held.started_s, held.eligible_s) == (0.0, math.inf)
 
 
 def test_squeue_is_asked_for_the_fields_that_are_read() -> None:
