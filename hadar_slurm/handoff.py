@@ -114,23 +114,7 @@ def _remove_old_reports(own: Path) -> None:
         if 0 <= now_s - swept_s < _SWEPT_EVERY_S:
             return
         untrusted_files.replace(_SWEPT, b"", mode=0o644, dir_fd=user_fd)
-    _remove_directories(own, now_s - _KEPT_S)
-
-
-def _remove_directories(own: Path, before_s: float) -> None:
-    """Remove the directories that hold a report and drafts of it alone.
-
-    Those that were changed last before a time; what has other content stays.
-    """
-    me, directory = os.geteuid(), untrusted_files.directory
-    with suppress(OSError), directory(own, owner_uid=me) as above:
-        for each in os.listdir(above):
-            with suppress(OSError), directory(each, owner_uid=me, dir_fd=above) as here:
-                if os.fstat(here).st_mtime < before_s:
-                    for file in os.listdir(here):
-                        if file == REPORT_NAME or file.startswith(f".{REPORT_NAME}."):
-                            os.unlink(file, dir_fd=here)
-                    os.rmdir(each, dir_fd=above)
+    untrusted_files.remove_directories(own, now_s - _KEPT_S, REPORT_NAME)
 
 
 def _make_own(own: Path) -> None:

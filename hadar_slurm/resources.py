@@ -12,17 +12,10 @@ def data_file(name: str) -> Path:
     return _PACKAGE / "data" / name
 
 
-def job_template(name: str) -> Path:
-    """Return a job template."""
-    return _beside("job_templates") / name
+def beside(folder: str, name: str) -> Path:
+    """Return a file of `job_templates` or `slurm_conf`, beside the package in a checkout.
 
-
-def operators_file(name: str) -> Path:
-    """Return a file of `slurm_conf`, the templates for operators."""
-    return _beside("slurm_conf") / name
-
-
-def _beside(folder: str) -> Path:
-    """Return a directory beside the package in a checkout, inside it when installed."""
+    They are inside it when installed.
+    """
     installed = _PACKAGE / folder
-    return installed if installed.exists() else _PACKAGE.parent / folder
+    return (installed if installed.exists() else _PACKAGE.parent / folder) / name

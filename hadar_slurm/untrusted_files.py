@@ -136,6 +136,22 @@ def share(descriptor: int, uid: int, *, own: int, shared: int) -> None:
     os.setxattr(descriptor, _ACL, struct.pack("<I", _ACL_VERSION) + packed)
 
 
+def remove_directories(place: Name, before_s: float, name: str) -> None:
+    """Remove this user's directories below `place` that hold a file `name` and drafts of it alone.
+
+    Those that were changed last before a time; what has other content stays.
+    """
+    me = os.geteuid()
+    with suppress(OSError), directory(place, owner_uid=me) as above:
+        for each in os.listdir(above):
+            with suppress(OSError), directory(each, owner_uid=me, dir_fd=above) as here:
+                if os.fstat(here).st_mtime < before_s:
+                    for file in os.listdir(here):
+                        if file == name or file.startswith(f".{name}."):
+                            os.unlink(file, dir_fd=here)
+                    os.rmdir(each, dir_fd=above)
+
+
 def _check_owner(descriptor: int, name: Name, owner_uid: int | None) -> None:
     uid = os.fstat(descriptor).st_uid
     if owner_uid is not None and uid != owner_uid:

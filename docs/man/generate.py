@@ -22,7 +22,7 @@ from hadar_slurm.cli.main import COMMANDS, commands, load_command
 from hadar_slurm.config import DEFAULT_PATH, Config
 from hadar_slurm.daemon.options import option_parser as daemon_parser
 from hadar_slurm.policies.registry import POLICY_NAMES
-from hadar_slurm.resources import operators_file
+from hadar_slurm.resources import beside
 from hadar_slurm.submit.own_options import USAGE
 
 HERE = Path(__file__).resolve().parent
@@ -205,7 +205,7 @@ def _keys() -> tuple[str, list[tuple[dict[str, str], str]]]:
     """Return the head of the shipped configuration; and keys, by default, that share a comment."""
     found: list[tuple[dict[str, str], str]] = []
     section, comment, head = "", "", ""
-    for line in operators_file("hadar.yaml").read_text(encoding="utf-8").splitlines():
+    for line in beside("slurm_conf", "hadar.yaml").read_text(encoding="utf-8").splitlines():
         key, _, value = line.strip().partition(":")
         if line.strip().startswith("#"):
             comment += line.strip("# ") + " "

@@ -18,7 +18,7 @@ from hadar_slurm.config import DEFAULT_PATH, Config, load_config, read_config
 from hadar_slurm.engine.rate_limit import consequences
 from hadar_slurm.errors import HadarError, SlurmError, UsageError
 from hadar_slurm.lab.inputs import read_table
-from hadar_slurm.resources import operators_file
+from hadar_slurm.resources import beside
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.enforce.modes import Mode
@@ -72,7 +72,7 @@ def show(
 @app.command()
 def print_default() -> None:
     """Print the default configuration with every key explained, as a start for your own."""
-    typer.echo(operators_file("hadar.yaml").read_text(encoding="utf-8").rstrip())
+    typer.echo(beside("slurm_conf", "hadar.yaml").read_text(encoding="utf-8").rstrip())
 
 
 def _named(file: Path | None, config: Path | None) -> Path | None:

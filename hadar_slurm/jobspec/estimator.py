@@ -24,7 +24,6 @@ from hadar_slurm.core.cluster import GpuType, Node
 from hadar_slurm.core.gpu_types import (
     NO_TYPES,
     NOT_MEASURED,
-    GpuFacts,
     KnownTypes,
     MeasuredRatios,
     OwnTypes,
@@ -295,11 +294,6 @@ class Estimator:
         }
         found = Throughputs.of({**dict(rows.rows), **others})
         return model.Prior(found, most_off=model.MOST_OFF)
-
-
-def shipped_gpu_types() -> dict[str, GpuFacts]:
-    """Return the GPU types that the package knows, by name."""
-    return parse_gpu_types(data_file("gpu_types.json").read_text(encoding="utf-8"))
 
 
 def shipped_ratios(table: ThroughputTable, own_types: OwnTypes = NO_TYPES) -> TypeRatios:

@@ -26,10 +26,10 @@ from integration.site import Site
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.handoff import user_reports
 from hadar_slurm.journal.reader import read_with_older
-from hadar_slurm.resources import job_template
+from hadar_slurm.resources import beside
 from hadar_slurm.slurm.enforce.ledger import Ledger
 
-TRAIN = job_template("bash_trap.sbatch").read_text()
+TRAIN = beside("job_templates", "bash_trap.sbatch").read_text()
 SETTINGS = {
     "policy": "hadar",
     "round_seconds": 5,

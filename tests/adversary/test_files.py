@@ -10,12 +10,12 @@ from adversary.users import User
 from integration.site import Site, eventually
 
 from hadar_slurm.handoff import user_reports
-from hadar_slurm.resources import job_template
+from hadar_slurm.resources import beside
 from hadar_slurm.state.heartbeat_reader import read_heartbeat
 
 pytestmark = pytest.mark.slurm
 
-TRAIN = job_template("bash_trap.sbatch").read_text()
+TRAIN = beside("job_templates", "bash_trap.sbatch").read_text()
 
 
 def train(user: User, *, steps: int) -> str:

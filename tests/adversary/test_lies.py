@@ -31,7 +31,7 @@ from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.journal import Line
 from hadar_slurm.journal.values import snapshot_of
 from hadar_slurm.policies.hadar.policy import Hadar
-from hadar_slurm.resources import job_template
+from hadar_slurm.resources import beside
 
 pytestmark = pytest.mark.slurm
 
@@ -43,7 +43,7 @@ POLLING_S = 10.0
 TASKS = 50
 LIMITS_S = {"immovable": 3600.0, "short": 900.0, "array": 3600.0, "honest": 720.0}
 UNTIL = "((step < total_steps))"
-TRAIN = job_template("bash_trap.sbatch").read_text().replace(UNTIL, '[[ ! -e "$1" ]]')
+TRAIN = beside("job_templates", "bash_trap.sbatch").read_text().replace(UNTIL, '[[ ! -e "$1" ]]')
 TRUE_SPEED = "v100=10,k80=10"
 LYING_SPEED = "v100=1e12,k80=1e12"
 # The options of each job of the other user: common ones, true claims, false ones.

@@ -88,7 +88,8 @@ class DockerWorld:
         self._docker("exec", "--user", "munge", self.ours, "munged", "--force")
         self._let_nodes_fail_sooner()
         find = (
-            "from hadar_slurm.resources import job_template as t; print(t('paced_training.sbatch'))"
+            "from hadar_slurm.resources import beside;"
+            "print(beside('job_templates', 'paced_training.sbatch'))"
         )
         self.training = self.run([PYTHON, "-c", find]).out.strip()
         self.configure(self.config())

@@ -37,7 +37,7 @@ from hadar_slurm.devcluster.config import parse_nodes
 from hadar_slurm.errors import ClusterError, SlurmError
 from hadar_slurm.handoff import report_path, user_reports
 from hadar_slurm.lab.demo.runs import job_environment
-from hadar_slurm.resources import job_template
+from hadar_slurm.resources import beside
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.scontrol import keeps_types
 
@@ -67,7 +67,7 @@ class LocalWorld:
 
     def __post_init__(self) -> None:
         self.control = Control(self.directory / "control")
-        self.training = str(job_template("paced_training.sbatch"))
+        self.training = str(beside("job_templates", "paced_training.sbatch"))
         self.jobs = self.directory / "jobs"
         self.logs = self.directory / "logs"
         self.config_file = self.directory / "hadar.yaml"
@@ -224,7 +224,7 @@ class LocalWorld:
     def uninterrupted(self, steps: int) -> dict[str, Any]:
         """Return the result of a training that was never stopped."""
         directory = self.directory / f"uninterrupted-{steps}"
-        program = str(job_template("paced_training.py"))
+        program = str(beside("job_templates", "paced_training.py"))
         gpus = ["--gpus=n1:v100:1", "--rate=v100=100000"]
         ends = [f"--total-steps={steps}", f"--checkpoint-dir={directory}"]
         self.run([sys.executable, program, *gpus, *ends])

@@ -24,7 +24,7 @@ from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.journal import Line
 from hadar_slurm.journal.reader import read_journal
 from hadar_slurm.lab.demo.runs import Daemon, job_environment
-from hadar_slurm.resources import data_file, job_template
+from hadar_slurm.resources import beside, data_file
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import QueueRow
@@ -263,7 +263,7 @@ class Site:
             f"--hadar-steps={steps}",
             f"--hadar-checkpoint={checkpoint}",
             *options,
-            script or str(job_template("paced_training.sbatch")),
+            script or str(beside("job_templates", "paced_training.sbatch")),
             *(
                 f"--rate={gpu_type}={throughput / gpus}"
                 for gpu_type, throughput in throughputs.items()
@@ -413,7 +413,7 @@ class Site:
     def uninterrupted(self, steps: int) -> dict[str, Any]:
         """Return the result of a training that was never stopped."""
         directory = self.directory / f"uninterrupted-{steps}"
-        program = str(job_template("paced_training.py"))
+        program = str(beside("job_templates", "paced_training.py"))
         gpus = ["--gpus=n1:v100:1", "--rate=v100=100000"]
         ends = [f"--total-steps={steps}", f"--checkpoint-dir={directory}"]
         done = self.run([sys.executable, program, *gpus, *ends])

@@ -11,7 +11,7 @@ from integration.site import Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.handoff import assignment_path, read_assignment
-from hadar_slurm.resources import job_template
+from hadar_slurm.resources import beside
 
 RATES = {"v100": 10.0, "p100": 5.0, "k80": 2.0}
 STAND_IN = Path(__file__).parents[1] / "fakes" / "stand_in_copy.py"
@@ -193,7 +193,7 @@ def test_a_real_training_gives_up_a_copy_and_gets_it_back(site: Site, mode: str)
         "--hadar-gang=2",
         "--cpus-per-task=1",
         f"--export=ALL,HADAR_PYTHON={sys.executable},OMP_NUM_THREADS=1,HADAR_COPY_MODE={mode}",
-        str(job_template("forked_training.sbatch")),
+        str(beside("job_templates", "forked_training.sbatch")),
         f"--total-steps={steps}",
         "--step-seconds=0.02",
     )

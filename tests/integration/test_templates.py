@@ -16,7 +16,7 @@ from integration.site import ALL_FAST, GpuTree, Site, eventually
 import hadar_slurm
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.policies.registry import DEFAULT_POLICY
-from hadar_slurm.resources import job_template
+from hadar_slurm.resources import beside
 
 pytestmark = pytest.mark.slurm
 
@@ -56,7 +56,7 @@ def submit(
         "--hadar-throughput=v100=10,p100=5,k80=1",
         f"--hadar-steps={steps}",
         *options,
-        str(job_template(template)),
+        str(beside("job_templates", template)),
         *program,
     )
 
@@ -65,7 +65,7 @@ def test_an_unmodified_script_is_placed_once_and_stays(site: Site) -> None:
     """A script without Hadar's options is placed, and not migrated when faster GPUs become free."""
     fast = site.occupy(**ALL_FAST)
     site.start()
-    job = site.submit(str(job_template("unmodified.sbatch")), "60")
+    job = site.submit(str(beside("job_templates", "unmodified.sbatch")), "60")
     until_it_trains(site, job)
     assert site.tree(job) == {"n5": {"k80": 1}}
     site.free(*fast.values())

@@ -20,10 +20,10 @@ from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.journal import Journal
 from hadar_slurm.lab.traces.workload import GENERATORS
 from hadar_slurm.policies.registry import POLICY_NAMES
-from hadar_slurm.resources import operators_file
+from hadar_slurm.resources import beside
 from hadar_slurm.submit.own_options import FLAGS, KNOWN, PREFIX
 
-SCRIPTS = operators_file("completions")
+SCRIPTS = beside("slurm_conf", "completions")
 OURS = {*(PREFIX + name for name in KNOWN), *(f"--{name}" for name in FLAGS), "--help"}
 GAVELS = {name for name in POLICY_NAMES if name.startswith("gavel-")}
 SHELLS = ["bash", "zsh", "fish"]

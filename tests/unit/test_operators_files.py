@@ -13,18 +13,18 @@ import pytest
 
 from hadar_slurm.cli.main import load_command
 from hadar_slurm.config import Config
-from hadar_slurm.resources import operators_file
+from hadar_slurm.resources import beside
 from hadar_slurm.web.connections import ConnectionLimits
 from hadar_slurm.web.server import DEFAULT_ADDRESS, parse_address
 
-UNITS = sorted(operators_file("systemd").iterdir())
+UNITS = sorted(beside("slurm_conf", "systemd").iterdir())
 
 
 def read_unit(name: str) -> configparser.ConfigParser:
     """Return a unit; of a repeated key only the last value."""
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read(operators_file("systemd") / name)
+    unit.read(beside("slurm_conf", "systemd") / name)
     return unit
 
 
@@ -67,7 +67,7 @@ def test_the_page_is_read_only_and_on_loopback() -> None:
 
 def test_the_page_is_served_by_words_that_hadar_takes() -> None:
     """`hadar web` accepts the options in the unit and those in the unit's comment."""
-    text = (operators_file("systemd") / "hadar-web.service").read_text(encoding="utf-8")
+    text = (beside("slurm_conf", "systemd") / "hadar-web.service").read_text(encoding="utf-8")
     calls = re.findall(r"^#? *ExecStart=/opt/hadar/bin/hadar web *(.*)$", text, re.MULTILINE)
     assert len(calls) == 2
     for words in calls:
@@ -92,7 +92,7 @@ def test_what_the_services_are_exposed_to_is_little(name: str) -> None:
             "--offline=true",
             "--no-pager",
             f"--threshold={15 if name == 'hadar-web.service' else 25}",
-            str(operators_file("systemd") / name),
+            str(beside("slurm_conf", "systemd") / name),
         ],
         capture_output=True,
         text=True,

@@ -17,7 +17,8 @@ from hadar_slurm.core.gpu_types import facts_of, with_own
 from hadar_slurm.core.learned_sizes import EndedJob, EndedJobs
 from hadar_slurm.core.throughput_model import ThroughputModel
 from hadar_slurm.core.type_failures import TypeRecords, Work
-from hadar_slurm.jobspec.estimator import shipped_gpu_types, words
+from hadar_slurm.jobspec.estimator import words
+from hadar_slurm.lab.traces.speeds import shipped_gpu_types
 from hadar_slurm.state.learned_changes import forget as forget_workloads
 from hadar_slurm.state.learned_changes import read_profile
 from hadar_slurm.state.learned_file import FILE_NAME

@@ -21,7 +21,7 @@ from hadar_slurm.journal import Line
 from hadar_slurm.journal.values import gang_from_tree
 from hadar_slurm.lab.demo.workload import DemoJob
 from hadar_slurm.metrics import Segment
-from hadar_slurm.resources import job_template
+from hadar_slurm.resources import beside
 from hadar_slurm.slurm.client.parse import HOLDING_STATES
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.state import read_queue
@@ -76,7 +76,7 @@ def submission(
         f"--gpus={job.num_gpus}",
         "--time=30",
         "--requeue",
-        str(job_template("paced_training.sbatch")),
+        str(beside("job_templates", "paced_training.sbatch")),
         f"--workload={job.workload}",
         f"--total-steps={job.total_steps}",
     ]
@@ -248,7 +248,7 @@ class Daemon:
 
 def job_environment(cluster_environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the submissions of both runs."""
-    templates = str(job_template("paced_training.py").parent)
+    templates = str(beside("job_templates", "paced_training.py").parent)
     own = {"HADAR_PYTHON": sys.executable, "HADAR_TEMPLATES": templates}
     return {**os.environ, **cluster_environment, **own}
 

@@ -20,8 +20,8 @@ from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.engine.backend import Backend
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.errors import ConfigError
-from hadar_slurm.jobspec.estimator import shipped_gpu_types
 from hadar_slurm.lab.study.figures import Result, RunTally, check_accounts, cpu_s
+from hadar_slurm.lab.traces.speeds import shipped_gpu_types
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.sim.backend import GAVEL_RULES, Failure, SimBackend
 from hadar_slurm.sim.claims import ClaimsBackend, UserClaim

@@ -19,13 +19,14 @@ from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
 
-from hadar_slurm.core.gpu_types import type_among
+from hadar_slurm.core.gpu_types import GpuFacts, parse_gpu_types, type_among
 from hadar_slurm.core.throughput import SPREAD_FACTOR, GangThroughput, Throughputs, ThroughputTable
 from hadar_slurm.core.throughput_model import UNCERTAINTIES, Origin
 from hadar_slurm.core.type_ratios import MOST, Ratio, TypeRatios
 from hadar_slurm.errors import UsageError
 from hadar_slurm.jobspec.estimator import shipped_ratios
 from hadar_slurm.jobspec.units import parse_number
+from hadar_slurm.resources import data_file
 
 DEFAULT_REFERENCE = "V100"
 # The spread where it is not known, as for bandwidth (docs/speeds.md), and the least.
@@ -94,6 +95,11 @@ class TypeSpeed:
     def tree(self) -> dict[str, object]:
         """Return it as JSON."""
         return asdict(self)
+
+
+def shipped_gpu_types() -> dict[str, GpuFacts]:
+    """Return the GPU types that the package knows, by name."""
+    return parse_gpu_types(data_file("gpu_types.json").read_text(encoding="utf-8"))
 
 
 def parse_gpu_speeds(text: str, what: str = "--gpu-speeds") -> dict[str, float]:

@@ -13,7 +13,7 @@ from hadar_slurm.cli import config as command
 from hadar_slurm.cli.main import commands
 from hadar_slurm.config import Config, parse_config
 from hadar_slurm.errors import UsageError
-from hadar_slurm.resources import operators_file
+from hadar_slurm.resources import beside
 
 
 def hadar(*words: str) -> Result:
@@ -119,7 +119,7 @@ def test_every_key_is_shown_with_its_value(tmp_path: Path, places: str) -> None:
 
 def test_the_default_is_the_file_that_ships() -> None:
     printed = hadar("print-default").output
-    assert printed == operators_file("hadar.yaml").read_text(encoding="utf-8")
+    assert printed == beside("slurm_conf", "hadar.yaml").read_text(encoding="utf-8")
     assert parse_config(printed, "printed") == Config()
 
 

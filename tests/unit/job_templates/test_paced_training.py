@@ -25,10 +25,10 @@ from hypothesis import strategies as st
 
 import hadar_slurm
 from hadar_slurm.handoff import ProgressReport, read_report, user_reports
-from hadar_slurm.resources import job_template
+from hadar_slurm.resources import beside
 
-PROGRAM = job_template("paced_training.py")
-BATCH_SCRIPT = job_template("paced_training.sbatch")
+PROGRAM = beside("job_templates", "paced_training.py")
+BATCH_SCRIPT = beside("job_templates", "paced_training.sbatch")
 JOB = "77"
 TOTAL = 2000
 PATIENCE_S = 30.0
@@ -544,7 +544,7 @@ def test_the_batch_script_finds_its_program(
     folder = tmp_path / place
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.py").write_text("import sys; print(sys.argv[1:])", encoding="utf-8")
-    spooled = shutil.copy(job_template(f"{name}.sbatch"), tmp_path / "slurm_script")
+    spooled = shutil.copy(beside("job_templates", f"{name}.sbatch"), tmp_path / "slurm_script")
     variables = environment(SLURM_JOB_ID=JOB, SLURM_SUBMIT_DIR=str(tmp_path))
     if place == "HADAR_TEMPLATES":
         variables[place] = str(folder)

@@ -20,9 +20,9 @@ import pytest
 
 import hadar_slurm
 from hadar_slurm.handoff import read_report, user_reports
-from hadar_slurm.resources import job_template
+from hadar_slurm.resources import beside
 
-PROGRAM = job_template("pytorch_loop.py")
+PROGRAM = beside("job_templates", "pytorch_loop.py")
 PYTHON = os.environ.get("HADAR_TORCH_PYTHON") or sys.executable
 JOB = "78"
 TOTAL = 2000
@@ -136,7 +136,7 @@ def test_a_signal_that_nobody_follows_up_does_no_harm(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["pytorch_loop.py", "torchrun_nodes.py"])
 def test_the_example_is_python_3_9_and_needs_little(name: str) -> None:
     """The example needs only Python 3.9, torch, hadar_slurm and the standard library."""
-    source = job_template(name).read_text(encoding="utf-8")
+    source = beside("job_templates", name).read_text(encoding="utf-8")
     tree = ast.parse(source, feature_version=(3, 9))
     imported = {
         name.name.partition(".")[0]

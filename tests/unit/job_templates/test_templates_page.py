@@ -4,9 +4,9 @@ import re
 import subprocess
 
 from hadar_slurm.handoff import parse_report
-from hadar_slurm.resources import job_template
+from hadar_slurm.resources import beside
 
-FOLDER = job_template("unmodified.sbatch").parent
+FOLDER = beside("job_templates", "unmodified.sbatch").parent
 PAGE = FOLDER.parent / "docs" / "templates.md"
 
 

@@ -21,9 +21,9 @@ from fakes.trainings import until  # noqa: E402
 
 import hadar_slurm  # noqa: E402
 from hadar_slurm.handoff import ProgressReport, read_report, user_reports  # noqa: E402
-from hadar_slurm.resources import job_template  # noqa: E402
+from hadar_slurm.resources import beside  # noqa: E402
 
-PROGRAM = job_template("torchrun_nodes.py")
+PROGRAM = beside("job_templates", "torchrun_nodes.py")
 JOB, TOTAL = "79", 400
 # What a job may have to add to its program and its batch script.
 MOST_LINES = 10
@@ -112,7 +112,9 @@ def test_processes_on_two_nodes_stop_at_one_step_and_go_on_as_one_node(tmp_path:
 
 def test_the_protocol_takes_few_lines() -> None:
     """Each line that hadard needs is numbered, in the program and the batch script."""
-    texts = (job_template(f"torchrun_nodes.{kind}").read_text() for kind in ("py", "sbatch"))
+    texts = (
+        beside("job_templates", f"torchrun_nodes.{kind}").read_text() for kind in ("py", "sbatch")
+    )
     numbers = [int(found) for text in texts for found in re.findall("# hadar: ([0-9]+)", text)]
     assert numbers == list(range(1, len(numbers) + 1))
     assert len(numbers) <= MOST_LINES
