@@ -138,8 +138,8 @@ class SlurmBackend:
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
         """Stop and start jobs; a migrated job is started only once it has stopped.
 
-        First, restore the requests of unmanaged jobs that hadard still holds or pins. Under
-        `observe` that is all; `advise` sets the preferred GPU type of jobs.
+        First, jobs that ended by mistake are requeued, and those that hadard may not place any more
+        restored: under `observe` that is all. The order is in docs/architecture.md.
         """
         self.ledger.refresh()
         if self.profile is not None:

@@ -13,6 +13,8 @@ from chaos.records import WAITING, Sighting
 from chaos.workload import HOLD, Task
 from ClusterShell.NodeSet import NodeSet
 
+from hadar_slurm.slurm.enforce.readings import SAVED_AFTER_S
+
 # Where Slurm shows the fields of `scontrol update` that owners edit.
 _SHOWN = {
     "ReqNodeList": "requested_nodes",
@@ -64,22 +66,37 @@ def _is_shown(job: Sighting, name: str, value: str) -> bool:
 
 
 def excused_edits(
-    findings: Iterable[Finding], tasks: Mapping[str, Task], changes: Iterable[Mapping[str, Any]]
+    findings: Iterable[Finding],
+    tasks: Mapping[str, Task],
+    changes: Iterable[Mapping[str, Any]],
+    replaced_s: Iterable[float] = (),
 ) -> Iterator[Finding]:
     """Yield the findings; apart are edits made while hadard was writing to the same job.
 
-    Slurm cannot compare and set in one step, so the later of two writers at one moment wins.
+    Slurm cannot compare and set in one step, so the later of two writers at one moment wins. Apart
+    is also an owner's hold soon after a change by hadard, where slurmctld was replaced (at one of
+    the times `replaced_s`) in between: it may have lost hadard's release (docs/fail-open.md).
     """
-    spans = _spans(changes)
+    spans, times = _spans(changes), sorted(replaced_s)
     for finding in findings:
+        name = finding.what.split()[0]
         edits = tasks[finding.job].all_edits if finding.invariant == EDITS else ()
-        is_at_once = any(
-            begun_s <= edit.done_s and edit.begun_s <= done_s
-            for name, edit in edits
-            if name == finding.what.split()[0]
-            for begun_s, done_s in spans.get(finding.job, ())
+        pairs = (
+            [(*span, edit) for field, edit in edits if field == name for span in spans[finding.job]]
+            if finding.job in spans
+            else []
         )
-        apart = "hadard and the owner wrote at the same moment" if is_at_once else finding.apart
+        apart = finding.apart
+        if any(
+            begun_s <= edit.done_s and edit.begun_s <= done_s for begun_s, done_s, edit in pairs
+        ):
+            apart = "hadard and the owner wrote at the same moment"
+        elif name == HOLD and any(
+            edit.begun_s - SAVED_AFTER_S < begun_s and begun_s <= time_s <= edit.done_s
+            for begun_s, _, edit in pairs
+            for time_s in times
+        ):
+            apart = "slurmctld was replaced between hadard's change and the hold"
         yield replace(finding, apart=apart)
 
 

@@ -49,6 +49,8 @@ _TICK_S = 0.05
 STALL_S, _STARTS = 20.0, 4
 # Slurm counts as away, or the machine as too busy, after this time without a sample.
 _UNSEEN_S = 3.0
+# Faults after which another slurmctld answers.
+_REPLACING = (Kind.CONTROLLER_RESTART, Kind.CONTROLLER_AWAY, Kind.FAIL_OVER)
 # Faults that keep rounds from succeeding until all has recovered.
 _STOPPING = (
     Kind.BLIND,
@@ -239,7 +241,8 @@ class Run:
         self.world.fetch()
         control, tasks = self.world.control, self.workload.tasks
         seen = self.observer.findings
-        self.findings += excused_edits(seen, tasks, control.notes("changes"))
+        replaced_s = [c.begun_s for c in self.cases if c.fault.kind in _REPLACING]
+        self.findings += excused_edits(seen, tasks, control.notes("changes"), replaced_s)
         rounds, span = control.notes("rounds"), (self.planned_s, self.settled_s)
         self.findings += stalls(
             rounds, self.spells, span, STALL_S + _STARTS * self.reaper.slowest_s

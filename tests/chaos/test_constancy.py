@@ -130,6 +130,22 @@ def test_two_writers_at_one_moment_are_told() -> None:
 
 
 @pytest.mark.parametrize(
+    ("replaced_s", "is_apart"), [([], False), ([110.0], True), ([90.0], False), ([130.0], False)]
+)
+def test_a_hold_after_slurmctld_was_replaced_is_told(
+    replaced_s: list[float], is_apart: bool
+) -> None:
+    """It may be hadard's own, whose release slurmctld had not saved."""
+    task = a_task()
+    task.note("Hold", Edit("hold", 120.0, 121.0))
+    finding = Finding(EDITS, "7", 125.0, "Hold is 'released' after its owner's 'hold'")
+    begun = {"time_s": 100.0, "jobs": ["7"], "step": "release", "is_begun": True}
+    changes = [begun, {"time_s": 101.0, "jobs": ["7"], "step": "release", "wrong": {}}]
+    (told,) = excused_edits([finding], {"7": task}, changes, replaced_s)
+    assert bool(told.apart) is is_apart
+
+
+@pytest.mark.parametrize(
     "changed",
     [
         {"gpus": frozenset({Gpu("n1", "v100", 0)})},

@@ -15,9 +15,9 @@ from hadar_slurm.jobspec.request import SIZES, Request
 from hadar_slurm.slurm.enforce.claim import Claim, State
 
 _MAX_NUMBER = 1e18
-# What hadard borrows. The file has it as three values each, which hadard 0.2 reads too; excluded
-# nodes are host lists, and nice values have a sign.
-_LOANS = tuple(Claim().loans)
+# What hadard borrows, with its value where it is none. The file has it as three values each, which
+# hadard 0.2 reads too; nodes are host lists, and nice values have a sign.
+_LOANS: Mapping[str, Any] = {name: loan.ours for name, loan in Claim().loans.items()}
 _KEYS = ("", "former_", "own_")
 _KEPT = "kept_by_owner"
 # The other values of a claim apart from its state and the own request.
@@ -37,7 +37,7 @@ def claim_tree(claim: Claim) -> dict[str, Any]:
     for name, loan in claim.loans.items():
         values = zip(_KEYS, (loan.ours, loan.former, loan.owners), strict=True)
         given |= {
-            f"{key}{name}": fold(value) if name == "excluded" else value
+            f"{key}{name}": fold(value) if isinstance(value, tuple) else value
             for key, value in values
             if value
         }
@@ -62,9 +62,9 @@ def _claim(tree: Mapping[str, Any]) -> Claim:
 def _loan(name: str, tree: Mapping[str, Any]) -> Loan[Any]:
     kept = _like((), tree.get(_KEPT, ()))
     least = -_MAX_NUMBER if name == "nice" else 0
-    default: Any = () if name == "excluded" else 0
+    default = _LOANS[name]
     ours, former, owners = (
-        _unfolded(value) if name == "excluded" else _like(0, value, least)
+        _unfolded(value) if isinstance(default, tuple) else _like(default, value, least)
         for value in (tree.get(f"{key}{name}", default) for key in _KEYS)
     )
     return Loan(ours, former, owners, is_kept=name in kept)
