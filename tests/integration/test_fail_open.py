@@ -395,8 +395,10 @@ def test_observing_touches_nothing(site: Site) -> None:
 def test_advice_holds_and_pins_nothing(site: Site) -> None:
     """Mode `advise` sets the preferred GPU type of a pending job, and neither holds nor pins it."""
     site.start(mode="advise")
-    # Only its begin time keeps it from starting, so it is planned for.
-    job = rest(site, "--begin=now+600")
+    # It is planned for, and waits: no node has as many cores free.
+    most = ("-N6", "--ntasks-per-node=15", "--wrap=sleep 600")
+    site.until_running(site.submit(*most, command=["sbatch"]))
+    job = rest(site, "--cpus-per-task=4")
     eventually(lambda: " Prefer=v100 " in site.details()[job], lambda: site.told(job))
     assert any(job in plan for plan in plans_of(site, "advise"))
     row = site.queue()[job]

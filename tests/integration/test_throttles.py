@@ -125,11 +125,14 @@ def test_jobs_that_wait_for_a_licence_hold_no_gpus(site: Site) -> None:
 
 def test_a_job_that_its_partition_does_not_take_holds_no_gpus(site: Site) -> None:
     """A job above the partition's time limit holds no GPUs, and starts once the limit is raised."""
+    site.start(pin_timeout_seconds=2)
+    # hadar-sbatch leaves jobs above the limit of the time to Slurm.
+    busy = site.occupy(n1="gpu:4", n2="gpu:4")
+    long = submit(site, "--time=60", gpus=4, throughputs=V100_ONLY)
+    more = submit(site, "--time=60", gpus=4, throughputs=V100_ONLY)
     site.set_partition("MaxTime=30")
     try:
-        site.start(pin_timeout_seconds=2)
-        long = submit(site, "--time=60", gpus=4, throughputs=V100_ONLY)
-        more = submit(site, "--time=60", gpus=4, throughputs=V100_ONLY)
+        site.free(*busy.values())
         other = submit(site, "--time=10", gpus=4, throughputs=V100_ONLY)
         eventually(lambda: site.state(other) == "RUNNING", lambda: site.told(other), PROMPT_S)
         for job in (long, more):

@@ -8,11 +8,11 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from strategies import failures_of, snapshots, traces, valid_plans
 
-from hadar_slurm.core import plan as plans
+from hadar_slurm.core import broken_plan
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.gang import Allocation
 from hadar_slurm.core.job import Job, JobSpec, Phase
-from hadar_slurm.core.plan import Plan, WaitReason
+from hadar_slurm.core.plan import Plan, WaitReason, is_plainly_valid
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.engine.actions import Renew
 from hadar_slurm.engine.reconcile import Renewals, reconcile
@@ -117,9 +117,9 @@ def test_a_plan_that_passes_at_once_breaks_no_rule(snapshot: Snapshot, data: st.
                 waiting.append((job_id, WaitReason.INSUFFICIENT))
     damaged = Plan(tuple(allocations), tuple(waiting))
     faults = [
-        *plans._broken_by_jobs(snapshot, damaged),
-        *plans._broken_by_capacity(snapshot, damaged),
+        *broken_plan._broken_by_jobs(snapshot, damaged),
+        *broken_plan._broken_by_capacity(snapshot, damaged),
     ]
-    passes = plans._is_plain(snapshot, damaged)
+    passes = is_plainly_valid(snapshot, damaged)
     event(f"passes: {passes}, faults: {bool(faults)}")
     assert not (passes and faults)
