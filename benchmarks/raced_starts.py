@@ -103,7 +103,7 @@ def figures(site: Site, wanted: dict[str, int], ended: str, log: str) -> dict[st
         "jobs": len(wanted),
         "starts": len(starts),
         "changes": steered,
-        "resizes": len(list(resizes(log, ended))),
+        "resizes": len(list(resizes(log, ended, {}))),
         "jobs_with_fewer_gpus": len(fewer),
         "jobs_with_several_records": sum(records[job] > 1 for job in wanted),
         "jobs_that_never_ran": sum(job not in got for job in wanted),
