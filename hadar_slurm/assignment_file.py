@@ -1,4 +1,4 @@
-"""The file that tells the copies of a forked job their steps. Standard library, Python 3.9.
+"""The file with the steps of the copies of a forked job. Standard library, Python 3.9.
 
 hadard writes it; the runtime of the copies reads it with `handoff.py`.
 """

@@ -80,7 +80,7 @@ def _hold(answer: str) -> str:
         if never := reasons.intersection(_NEVER):
             return f"Slurm does not start it ({', '.join(sorted(never))})"
     except SlurmError:
-        pass  # it is held all the same
+        pass  # it is held even so
     try:
         runner.run(["scontrol", "uhold", job])
     except SlurmError:

@@ -107,7 +107,7 @@ def test_what_the_commands_always_say_refuses_no_change(cluster: LocalCluster, n
 def test_an_operators_own_defaults_of_squeue_hide_no_job(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever starts hadard, or calls `hadar release`, may have them in the environment."""
+    """Who starts hadard, or calls `hadar release`, may have them in the environment."""
     job = sbatch(cluster, "--gres=gpu:1", "--hold")
     own = {"USERS": "nobody", "PARTITION": "none", "NAMES": "x", "STATES": "R", "SORT": "i"}
     for name, value in own.items():
