@@ -28,7 +28,6 @@ from hadar_slurm.state.heartbeat import remove_heartbeat
 from hadar_slurm.state.heartbeat_reader import read_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.locks import RELEASE, lock
-from hadar_slurm.state.reaper_count import read_expired
 
 _POLL_S = 0.5
 
@@ -134,7 +133,7 @@ def add_expired(state_dir: Path, jobs: int) -> None:
     """
     if not jobs:
         return
-    number = min((read_expired(state_dir) or 0) + jobs, reaper_count.MOST)
+    number = min((reaper_count.read_expired(state_dir) or 0) + jobs, reaper_count.MOST)
     content = json.dumps({"version": reaper_count.VERSION, "released": number}) + "\n"
     with untrusted_files.directory(state_dir) as place:
         # Readable by hadard also when root has released.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import logging
-from contextlib import closing
+from contextlib import closing, suppress
 
 from hadar_slurm.config import Config
 from hadar_slurm.daemon.options import configuration
 from hadar_slurm.daemon.world import World, adapter_of, backend_of
-from hadar_slurm.errors import ConfigError, HadarError
+from hadar_slurm.errors import ConfigError, HadarError, SlurmError
 from hadar_slurm.journal import Journal
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 
@@ -30,6 +30,8 @@ def reloaded(
             except OSError as error:
                 raise ConfigError(f"journal: {fresh.journal}: {error.strerror}") from error
         fresh_slurm = adapter_of(fresh, world)
+        with suppress(SlurmError):
+            fresh_slurm.site()  # with the limit of RPCs
     except HadarError as error:
         log.error("the configuration stays as it was: %s", error)
         return config, slurm

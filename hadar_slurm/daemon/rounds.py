@@ -6,7 +6,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -26,7 +26,6 @@ from hadar_slurm.daemon.world import (
 from hadar_slurm.engine.breakers import Breakers
 from hadar_slurm.engine.loop import Carried, RoundRecord, run_rounds
 from hadar_slurm.engine.rate_limit import consequences
-from hadar_slurm.errors import SlurmError
 from hadar_slurm.journal import Journal, claim_facts
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.protocol import Site, SlurmAdapter
@@ -147,8 +146,6 @@ def run_with(
 
     Raises ConfigError for a directory that cannot be made.
     """
-    with suppress(SlurmError):  # also of an adapter that is new since a reload
-        slurm.site()
     if text := consequences(slurm.rpcs_per_s):
         log.warning("%s", text)
     backends = _backends(config, slurm, world)

@@ -17,9 +17,10 @@ MOST_PLANS = 24
 LEAST_PLANS = 6
 # After this number of rounds it is planned with a job again that broke the plan.
 ROUNDS = 10
-# A waiting job is left to Slurm once it has broken so many plans in a row: as many as rounds may
-# fail before nothing waits for hadard (`state/heartbeat.py`).
+# A waiting job is left to Slurm once it has broken this number of plans in a row: as many as rounds
+# may fail before nothing waits for hadard (`state/heartbeat.py`).
 MOST_BROKEN = 3
+_LEFT = f"; left to Slurm after {MOST_BROKEN} such plans"
 
 Jobs = frozenset[JobId]
 # Returns a valid plan, or raises.
@@ -31,8 +32,9 @@ class Breaking:
     """The jobs that break plans, from the first such plan to the next one of all jobs."""
 
     last_good: Snapshot | None
-    # Those of the last plan, with their faults.
+    # Those of the last plan, with their faults and what follows.
     left_out: dict[JobId, str] = field(default_factory=dict)
+    _faults: dict[JobId, str] = field(default_factory=dict)
     # The round from which on it is planned with them again.
     _until: dict[JobId, int] = field(default_factory=dict)
     # How many plans each has broken in a row.
@@ -67,15 +69,13 @@ class Breaking:
             out = sure if search.works(sure) else sure | search.smallest(sure, unsure)
             self._unsure = unsure & out if search.is_spent() else frozenset()
         self.last_good, self._search_from = snapshot, 0
-        last = f"; left to Slurm after {MOST_BROKEN} such plans"
-        before = {job: text.removesuffix(last) for job, text in self.left_out.items()}
-        self.left_out = {job: before.get(job, search.fault_text) for job in out}
+        self._faults = {job: self._faults.get(job, search.fault_text) for job in out}
         due = {job for job in out if self._until.get(job, 0) <= self._round}
         new = self._round + ROUNDS
         self._until = {job: new if job in due else self._until[job] for job in out}
         self._broken = {job: self._broken.get(job, 0) + (job in due) for job in out}
-        for job in self.hopeless(snapshot):
-            self.left_out[job] += last
+        ends = dict.fromkeys(self.hopeless(snapshot), _LEFT)
+        self.left_out = {job: fault + ends.get(job, "") for job, fault in self._faults.items()}
         return search.found[out]
 
     def hopeless(self, snapshot: Snapshot) -> Jobs:

@@ -147,6 +147,7 @@ def parse_queue(text: str, mark: str) -> list[QueueRow]:
 def queue_row(field: Mapping[str, str]) -> QueueRow:
     """Return a job from the fields of squeue's output."""
     known = {name: "" if value in NOTHING else value for name, value in field.items()}
+    comment, mark = split(known["Comment"])
     try:
         return QueueRow(
             key=JobId(field["JobArrayID"]),
@@ -174,8 +175,8 @@ def queue_row(field: Mapping[str, str]) -> QueueRow:
             started_s=time_s(known["StartTime"]),
             ended_s=time_s(known["EndTime"]),
             is_set_apart=known["HetJobID"] not in ("", "0"),
-            comment=split(known["Comment"])[0],
-            mark=split(known["Comment"])[1],
+            comment=comment,
+            mark=mark,
             exit_status=exit_status(known["exit_code"]),
             qos=known["QOS"],
             account=known["Account"],

@@ -187,13 +187,7 @@ def transition(claim: Claim, event: Event) -> tuple[Claim, tuple[Update, ...]]:
     after = after if after.state is target else replace(after, state=target)
     if after.holds != claim.holds:
         after = replace(after, since_s=event.now_s, booted_s=event.booted_s)
-    if event.kind is Kind.STEER and event.steering is not None:
-        row, lent = event.row, after.lent
-        if after.own is not None and event.steering.num_nodes == after.own.num_nodes:
-            lent.pop("num_nodes", None)
-        comment = with_mark(row.comment, row.mark, lent)
-        return after, (replace(event.steering, comment=comment),)
-    return after, _updates(event, target)
+    return after, _updates(event, after)
 
 
 def _values(claim: Claim, event: Event, target: State) -> Claim:
@@ -310,7 +304,7 @@ def _read_back(claim: Claim, row: QueueRow) -> Claim:
     return replace(claim, replaced=())
 
 
-def _updates(event: Event, target: State) -> tuple[Update, ...]:
+def _updates(event: Event, after: Claim) -> tuple[Update, ...]:
     """Return the updates of an event, in their order; see docs/slurm.md for each."""
     row, job = event.row, event.row.key
     match event.kind:
@@ -321,15 +315,20 @@ def _updates(event: Event, target: State) -> tuple[Update, ...]:
         case Kind.PIN:
             # Hold again: its owner may have released the job since the last read.
             return (updates.Hold(job), *_request_updates(event))
-        case Kind.RELEASE if target is State.PINNED or row.restarts == 0:
+        case Kind.RELEASE if after.state is State.PINNED or row.restarts == 0:
             return (updates.Release(job),)
         case Kind.RELEASE:
             return (updates.SetStartNow(job), updates.Release(job))
         case Kind.SAVE:
             return (updates.SignalCheckpoint(job),)
+        case Kind.STEER if event.steering is not None:
+            lent = after.lent
+            if after.own is not None and event.steering.num_nodes == after.own.num_nodes:
+                lent.pop("num_nodes", None)
+            return (replace(event.steering, comment=with_mark(row.comment, row.mark, lent)),)
         case Kind.REQUEUE | Kind.REQUEUE_HELD:
             return (updates.Requeue(job),)
-        case Kind.RESTORE if target is State.FOREIGN_HOLD:
+        case Kind.RESTORE if after.state is State.FOREIGN_HOLD:
             # Our hold would replace the foreign one, and Slurm does not show which user set a hold.
             return _request_updates(event)
         case Kind.RESTORE:
