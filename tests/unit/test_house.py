@@ -30,8 +30,8 @@ LIMITS = {
     "calls with more than 4 positional arguments": 100,
     "keys of hadar.yaml": 37,
     "modules that hadard loads": 128,
-    "lines that hadard loads": 17_989,
-    "lines that hadard has loaded after a round of steer": 20_297,
+    "lines that hadard loads": 17_988,
+    "lines that hadard has loaded after a round of steer": 20_291,
 }
 MOST_LINES_OF_SLURM = 8_090
 

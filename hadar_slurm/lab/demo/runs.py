@@ -55,6 +55,16 @@ class JobRun:
         return self.state == "COMPLETED" and is_whole
 
     @property
+    def is_killed(self) -> bool:
+        """Whether Slurm ended the job at its time limit."""
+        return self.state == "TIMEOUT"
+
+    @property
+    def gpu_s(self) -> float:
+        """Return the GPU-seconds that it held."""
+        return sum(s.gang.num_gpus * (s.end_s - s.start_s) for s in self.segments)
+
+    @property
     def jct_s(self) -> float:
         """Return the time from submission to end."""
         return self.ended_s - self.submitted_s
