@@ -1,8 +1,8 @@
 """Leaves GPUs to plain jobs that wait, instead of further copies of forked jobs. Pure.
 
 A forked job trains with one copy; all others are optional. Loaded with the first forked job. A
-plain job for which GPUs are free and which does not start lacks something else: copies do not leave
-for it, so that they do not leave and return again and again.
+plain job that does not start though GPUs are free for it lacks something else on their nodes: there
+copies do not leave for it, so that they do not leave and return again and again.
 """
 
 from __future__ import annotations
@@ -41,14 +41,13 @@ def without_further_copies(snapshot: Snapshot, plan: Plan, *, may_stop: bool) ->
     """Return a plan without the copies beyond a job's first on GPUs that plain jobs wait for.
 
     As few as let these jobs start, those with the highest priority first; those that do not run yet
-    first, of others the slowest. No copy leaves for a job that could not start even so. Without
-    `may_stop` running copies stay, as within a round.
+    first, of others the slowest. No copy leaves for a job that could not start even so, and one
+    that runs stays. Without `may_stop` all running copies stay, as within a round.
     """
     copies = {job: dict(held.copies) for job, held in plan.allocations if len(held.copies) > 1}
     room = _Room(snapshot, _left(snapshot, plan.by_id.values()), copies, may_stop)
     for job in snapshot.plain_jobs:
-        if any(len(own) > 1 for own in copies.values()):
-            room.take(job)
+        room.take(job)
     fewer = {job: Allocation.of(own) for job, own in copies.items()}
     num_left_out = sum(len(plan.by_id[job].copies) - len(own) for job, own in copies.items())
     if not num_left_out:
@@ -62,33 +61,41 @@ def without_further_copies(snapshot: Snapshot, plan: Plan, *, may_stop: bool) ->
 
 @dataclass
 class PlainWaits:
-    """Which plain jobs have not started on free GPUs; in memory only. Times in seconds."""
+    """Where plain jobs have not started on free GPUs; in memory only. Times in seconds."""
 
     timeout_s: float
     _since: dict[JobId, float] = field(default_factory=dict)
-    _ignored_until: dict[PlainJob, float] = field(default_factory=dict)
+    _avoided_until: dict[PlainJob, dict[NodeName, float]] = field(default_factory=dict)
 
     def heeded(self, snapshot: Snapshot, jobs: Iterable[PlainJob]) -> tuple[PlainJob, ...]:
-        """Return the jobs, in order of priority, for which copies are to leave.
+        """Return the jobs, in order of priority, with the nodes where copies are to leave for them.
 
-        A job that has not started on free GPUs for more than the timeout is ignored, with all like
-        it, for ten times as long as they were free.
+        A job that has not started on free GPUs for more than the timeout lacks something else on
+        their nodes: it and all like it are without these for ten times as long as they were free.
         """
-        now_s = snapshot.now_s
-        self._ignored_until = {k: t for k, t in self._ignored_until.items() if now_s < t}
+        now_s, avoided = snapshot.now_s, self._avoided_until.items()
+        self._avoided_until = {job: u for job, u in avoided if now_s < max(u.values())}
         held = [job.allocation for job in snapshot.jobs if job.phase is not Phase.QUEUED]
         room, since = _Room(snapshot, _left(snapshot, held), {}, may_stop=False), self._since
         self._since, heeded = {}, list[PlainJob]()
-        for job in jobs:
-            if job in self._ignored_until:
-                continue
-            if room.take(job):
+        for each in jobs:
+            job = self._without_avoided(each, now_s)
+            if nodes := room.take(job):
                 free_s = now_s - since.get(job.job_id, now_s)
                 if free_s > self.timeout_s:
-                    self._ignored_until[job] = now_s + _USED_TIMES * free_s
-                self._since[job.job_id] = now_s - free_s
-            heeded.append(job)
-        return tuple(job for job in heeded if job not in self._ignored_until)
+                    until_s = dict.fromkeys(nodes, now_s + _USED_TIMES * free_s)
+                    self._avoided_until.setdefault(each, {}).update(until_s)
+                    job = self._without_avoided(each, now_s)
+                else:
+                    self._since[job.job_id] = now_s - free_s
+            if job.nodes:
+                heeded.append(job)
+        return tuple(heeded)
+
+    def _without_avoided(self, job: PlainJob, now_s: float) -> PlainJob:
+        until_s = self._avoided_until.get(job, {})
+        avoided = {node for node, end_s in until_s.items() if now_s < end_s}
+        return replace(job, nodes=job.nodes - avoided) if avoided else job
 
 
 def _left(snapshot: Snapshot, held: Iterable[Allocation]) -> Counter[Slot]:
@@ -105,6 +112,7 @@ def _left(snapshot: Snapshot, held: Iterable[Allocation]) -> Counter[Slot]:
 class _Fit:
     """How a plain job fits on one node: the GPUs that it gets, and the copies that leave for it."""
 
+    node: NodeName
     used: Counter[Slot]
     leaving: tuple[_Copy, ...]
     # Running copies that leave, steps/s lost, GPUs that were left there.
@@ -125,36 +133,40 @@ class _Room:
     _hopeless: set[tuple[object, ...]] = field(default_factory=set)
     _looks: int = 0
 
-    def take(self, job: PlainJob) -> bool:
-        """Give a plain job its GPUs, some of them those of further copies; else change nothing."""
+    def take(self, job: PlainJob) -> list[NodeName]:
+        """Give a plain job its GPUs, some of them those of further copies; return their nodes.
+
+        Where it does not fit nothing changes, and there are none.
+        """
         request = job.nodes, job.num_nodes, job.gpus
         if request in self._hopeless or self._looks > _MOST_LOOKS:
-            return False
+            return []
         known = self._fits.setdefault(request, {})
         for node in self.snapshot.cluster.nodes:
             if node.name not in known and node.is_schedulable and node.name in job.nodes:
                 known[node.name] = self._fit(node, job.gpus)
         chosen: list[_Fit] = []
-        more = {key: len(own) - 1 for key, own in self.copies.items()}
+        more = self._may_leave.copy()
         for fit in sorted(filter(None, known.values()), key=lambda fit: fit.cost):
             if len(chosen) == job.num_nodes:
                 break
-            if all(more[copy.job] for copy in fit.leaving):
-                more.update((copy.job, more[copy.job] - 1) for copy in fit.leaving)
+            if all(more[copy.job, copy.runs] > 0 for copy in fit.leaving):
+                more.subtract((copy.job, copy.runs) for copy in fit.leaving)
                 chosen.append(fit)
         if len(chosen) < job.num_nodes:
             self._hopeless.add(request)
-            return False
+            return []
         self._carry_out(chosen)
-        return True
+        return [fit.node for fit in chosen]
 
     def _carry_out(self, chosen: Sequence[_Fit]) -> None:
         changed = {slot.node for fit in chosen for slot in fit.used}
         for copy in (copy for fit in chosen for copy in fit.leaving):
             own = self.copies[copy.job]
             del own[copy.number]
+            self._may_leave[copy.job, copy.runs] -= 1
             self.left.update(dict(copy.gang.slots))
-            # The copy that is left is the job's first from now on.
+            # Those that are left may be the last ones.
             changed.update(node for gang in own.values() for node in gang.gpus_by_node)
         for fit in chosen:
             self.left.subtract(fit.used)
@@ -179,14 +191,26 @@ class _Room:
             for slot, count in copy.gang.slots:
                 left[slot] += count
         running, lost = sum(c.runs for c in leaving), sum(c.steps_per_s for c in leaving)
-        return _Fit(used, tuple(leaving), (running, lost, unused))
+        return _Fit(node.name, used, tuple(leaving), cost=(running, lost, unused))
 
     def _optional(self, node: NodeName) -> Iterator[_Copy]:
         """Yield the copies on a node that may leave."""
         for copy in self._by_node.get(node, ()):
-            own = self.copies[copy.job]
-            if len(own) > 1 and copy.number in own and (self.may_stop or not copy.runs):
+            if copy.number in self.copies[copy.job] and self._may_leave[copy.job, copy.runs] > 0:
                 yield copy
+
+    @cached_property
+    def _may_leave(self) -> Counter[tuple[JobId, bool]]:
+        """Return how many copies of a job that run, and that do not, may leave.
+
+        One that runs stays, or one that does not where none runs.
+        """
+        copies = {copy for found in self._by_node.values() for copy in found}
+        number = Counter((copy.job, copy.runs) for copy in copies)
+        number.subtract((job, number[job, True] > 0) for job in self.copies)
+        if not self.may_stop:
+            number.update({key: -count for key, count in number.items() if key[1]})
+        return number
 
     @cached_property
     def _by_node(self) -> Mapping[NodeName, Sequence[_Copy]]:

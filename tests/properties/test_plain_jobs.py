@@ -125,6 +125,16 @@ def test_copies_that_would_only_start_leave_first() -> None:
     assert left_of(THREE, *both, held=held) == "n2:V100:2"
 
 
+def test_the_only_copy_that_runs_stays() -> None:
+    """One that is to start with it may take its place in a later round."""
+    two = {0: "n1:V100:2", 1: "n2:V100:2"}
+    held, occupied = {1: "n2:V100:2"}, "n3:K80:2"
+    assert left_of(two, plain("8"), held=held, occupied=occupied) == "n2:V100:2"
+    both = "n1:V100:2 + n2:V100:2"
+    assert left_of(two, plain("8", on="n2"), held=held, occupied=occupied) == both
+    assert left_of(two, plain("8", on="n2"), occupied=occupied) == "n1:V100:2"
+
+
 def test_jobs_that_only_start_keep_their_copies() -> None:
     """A job that is about to start cannot be moved."""
     job = a_fork(THREE, phase=Phase.STARTING)
@@ -158,24 +168,40 @@ def test_the_round_goes_by_the_rule_under_any_policy() -> None:
 # For whom copies leave.
 
 
-def heeded(waits: PlainWaits, now_s: float, *jobs: PlainJob, on: str) -> list[str]:
-    """Return the jobs for which copies leave while a managed job has the GPUs `on`."""
+def heeded(waits: PlainWaits, now_s: float, *jobs: PlainJob, on: str) -> dict[str, str]:
+    """Return the nodes where copies leave for each job while a managed job has the GPUs `on`."""
     snapshot = a_snapshot(CLUSTER, a_job("1", len(on.split()) * 2, on=on), now_s=now_s)
-    return [str(job.job_id) for job in waits.heeded(snapshot, jobs)]
+    found = waits.heeded(snapshot, jobs)
+    return {str(job.job_id): " ".join(sorted(job.nodes)) for job in found}
 
 
 FULL, ROOMY = "n1:V100:2 n2:V100:2 n3:K80:2", "n1:V100:2 n2:V100:2"
 
 
-def test_a_job_that_does_not_start_on_free_gpus_is_ignored_for_ten_times_as_long() -> None:
-    """So GPUs are idle for at most a tenth of the time; those like it are ignored with it."""
+def test_a_job_that_does_not_start_on_free_gpus_is_kept_off_their_node_for_ten_times_as_long() -> (
+    None
+):
+    """So are jobs like it; these GPUs are idle for at most a tenth of the time."""
     waits, jobs = PlainWaits(60.0), (plain("8"), plain("9"), plain("7", user="bob"))
-    assert heeded(waits, 0.0, *jobs, on=FULL) == ["8", "9", "7"]
-    assert heeded(waits, 500.0, *jobs, on=ROOMY) == ["8", "9", "7"]
-    assert heeded(waits, 560.0, *jobs, on=ROOMY) == ["8", "9", "7"]
-    assert heeded(waits, 600.0, *jobs, on=ROOMY) == ["7"]
-    assert heeded(waits, 1590.0, *jobs, on=FULL) == ["7"]
-    assert heeded(waits, 1600.0, *jobs, on=FULL) == ["8", "9", "7"]
+    everywhere = dict.fromkeys(("8", "9", "7"), "n1 n2 n3")
+    assert heeded(waits, 0.0, *jobs, on=FULL) == everywhere
+    assert heeded(waits, 500.0, *jobs, on=ROOMY) == everywhere
+    assert heeded(waits, 560.0, *jobs, on=ROOMY) == everywhere
+    elsewhere = everywhere | {"8": "n1 n2", "9": "n1 n2"}
+    assert heeded(waits, 600.0, *jobs, on=ROOMY) == elsewhere
+    assert heeded(waits, 1590.0, *jobs, on=FULL) == elsewhere
+    assert heeded(waits, 1600.0, *jobs, on=FULL) == everywhere
+
+
+def test_copies_leave_elsewhere_for_a_job_that_lacks_something_on_a_node() -> None:
+    """On its last node too it gets one try; then no copy leaves for it."""
+    waits, job = PlainWaits(60.0), plain("8", on="n2 n3")
+    for now_s in (0.0, 100.0):
+        seen = heeded(waits, now_s, job, on=ROOMY)
+    assert seen == {"8": "n2"}
+    for now_s in (200.0, 300.0):
+        seen = heeded(waits, now_s, job, on="n1:V100:2")
+    assert seen == {}
 
 
 def test_jobs_that_start_one_by_one_are_not_ignored() -> None:
@@ -183,13 +209,15 @@ def test_jobs_that_start_one_by_one_are_not_ignored() -> None:
     waits = PlainWaits(60.0)
     for number in range(10):
         jobs = [plain(str(key)) for key in range(number, 10)]
-        assert heeded(waits, number * 50.0, *jobs, on=ROOMY) == [str(job.job_id) for job in jobs]
+        assert heeded(waits, number * 50.0, *jobs, on=ROOMY) == {
+            str(job.job_id): "n1 n2 n3" for job in jobs
+        }
 
 
 def test_a_job_whose_gpus_are_taken_again_is_not_ignored() -> None:
     waits = PlainWaits(60.0)
     for now_s, on in ((0.0, ROOMY), (50.0, FULL), (70.0, ROOMY), (120.0, ROOMY)):
-        assert heeded(waits, now_s, plain("8"), on=on) == ["8"]
+        assert heeded(waits, now_s, plain("8"), on=on) == {"8": "n1 n2 n3"}
 
 
 # Properties.
@@ -225,7 +253,7 @@ def beside_copies(draw: st.DrawFn) -> Snapshot:
 def test_a_plan_loses_further_copies_alone_and_only_where_a_job_then_fits(
     snapshot: Snapshot, may_stop: bool
 ) -> None:
-    """The plan stays valid, and every job in it keeps a copy; within a round all that run."""
+    """The plan stays valid, and every job in it keeps a copy that runs; within a round all."""
     waiting = snapshot.plain_jobs
     before = Hadare().plan(snapshot, replace(ROUND, may_move=may_stop))
     after = without_further_copies(snapshot, before, may_stop=may_stop)
@@ -238,6 +266,8 @@ def test_a_plan_loses_further_copies_alone_and_only_where_a_job_then_fits(
         assert kept <= own
         gone += len(own - kept)
         held_gangs = set(held_by(snapshot.by_id[job]).gangs)
+        run_on = {gang for _, gang in kept} & held_gangs
+        assert run_on or held_gangs.isdisjoint(gang for _, gang in own)
         assert may_stop or held_gangs.isdisjoint(gang for _, gang in own - kept)
     event(f"{gone} copies leave")
     if gone:
