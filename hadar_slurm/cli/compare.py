@@ -26,7 +26,6 @@ from hadar_slurm.lab.inputs import (
     ReferenceOption,
     SpeedsOption,
     TableOption,
-    TimeOnOption,
     UnfitOption,
     complete_workload,
 )
@@ -86,7 +85,6 @@ def compare(
         some_of(SIZES, f"What policies know of jobs' sizes, one or more of {', '.join(SIZES)}."),
     ] = ORACLE,
     limits: LimitsOption = "",
-    time_on: TimeOnOption = False,
     history: HistoryOption = "",
     adoption: Annotated[
         str | None,
@@ -171,7 +169,6 @@ def compare(
         speeds=speeds,
         sizes=sizes,
         limits=limits,
-        time_on=time_on,
         history=history,
         adoption=adoption,
         movable=movable,

@@ -18,7 +18,6 @@ from hadar_slurm.lab.inputs import (
     ReferenceOption,
     SpeedsOption,
     TableOption,
-    TimeOnOption,
     TraceOptions,
     UnfitOption,
     check_limits,
@@ -88,7 +87,6 @@ def simulate(
         ),
     ] = ORACLE,
     limits: LimitsOption = "",
-    time_on: TimeOnOption = False,
     history: HistoryOption = "",
     round_seconds: Annotated[float, typer.Option(help="Seconds per round.")] = 360.0,
     restart_seconds: Annotated[
@@ -142,19 +140,13 @@ def simulate(
     least = bounds(specs, nodes, counts_spread=rules == _HADAR)
     if drawn := parse_limits(limits):
         specs = drawn.drawn(specs, nodes.gpus_by_type, seed)
-    check_limits(sizes, trace, specs, time_on=time_on)
+    check_limits(sizes, trace, specs)
     if policy in FORKING:
         most = copies or len(nodes.nodes)
         specs = forked(specs, max_copies=most, aggregation_s=aggregation_seconds)
     failures = failures_of(node_mtbf_hours, node_repair_hours, seed, specs, nodes, least)
     settings = ExperimentSettings(
-        round_s=round_seconds,
-        rules=rules,
-        failures=failures,
-        speeds=speeds,
-        sizes=sizes,
-        seed=seed,
-        adjusts_limits=time_on,
+        round_s=round_seconds, rules=rules, failures=failures, speeds=speeds, sizes=sizes, seed=seed
     )
     made = make_policy(policy, utility=utility)
     before = read_history(history, reading, seed)

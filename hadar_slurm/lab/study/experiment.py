@@ -27,7 +27,6 @@ from hadar_slurm.sim.backend import GAVEL_RULES, Failure, SimBackend
 from hadar_slurm.sim.claims import ClaimsBackend, UserClaim
 from hadar_slurm.sim.learning import LearningBackend
 from hadar_slurm.sim.sizes import SizesBackend, learned_from
-from hadar_slurm.sim.whole_rounds import WholeRounds
 
 RULES = ("hadar", "gavel")
 ORACLE = "oracle"
@@ -56,9 +55,6 @@ class ExperimentSettings:
     sizes: str = ORACLE
     # Whether what users claim of their jobs is bounded before policies see it, as by hadard.
     bounds_claims: bool = True
-    # Whether hadard adjusts time limits to the types that jobs get, as users name the type for
-    # which they wrote theirs. A policy with `keeps_limits` never does.
-    adjusts_limits: bool = False
 
     def __post_init__(self) -> None:
         if self.rules not in RULES:
@@ -108,12 +104,8 @@ def run_experiment(
     settings = settings or ExperimentSettings()
     is_gavels = settings.rules == "gavel"
     rules = GAVEL_RULES if is_gavels else GangRules()
-    world = (WholeRounds if is_gavels else SimBackend)(
-        cluster,
-        specs,
-        rules=rules,
-        failures=settings.failures,
-        adjusts_limits=settings.adjusts_limits and not getattr(policy, "keeps_limits", False),
+    world = SimBackend(
+        cluster, specs, rules=rules, rounds_end_together=is_gavels, failures=settings.failures
     )
     tally = RunTally(cpu_s())
 
