@@ -123,6 +123,32 @@ def table(found: Mapping[tuple[str, int], Mapping[str, Run]], figure: str) -> li
     return lines
 
 
+def killed(found: Mapping[tuple[str, int], Mapping[str, Run]]) -> list[str]:
+    """Return the jobs that their time limits ended, by what is known and can move; [] if none."""
+    if not any(run.get("killed") for runs in found.values() for run in runs.values()):
+        return []
+    names = (JUDGED, *PEERS, PLAIN)
+    lines = [
+        f"| known of sizes | movable | {' | '.join(f'`{name}`' for name in names)} |",
+        "|---|--:|" + "--:|" * len(names),
+    ]
+    for (sizes, share), runs in sorted(found.items(), key=lambda item: _order(item[0])):
+        cells = [
+            f"{run.get('killed', 0)} ({100 * run.get('killed_share', 0):.0f} %)"
+            for run in (runs[name] for name in names)
+        ]
+        lines.append(f"| {' | '.join((KNOWN[sizes], f'{share} %', *cells))} |")
+    return [
+        "## Jobs ended by their time limits",
+        "",
+        "In brackets the share of the GPU time held that was lost with them. They count as done at "
+        "their limits, so mean JCT and TTD look shorter than they are where many are ended.",
+        "",
+        *lines,
+        "",
+    ]
+
+
 def _order(key: tuple[str, int]) -> tuple[int, int]:
     return list(KNOWN).index(key[0]), key[1]
 
@@ -212,6 +238,7 @@ def page(
         "",
         *front(found),
         "",
+        *killed(found),
         "## By what is known, and what can move",
         "",
         "*Nothing*: sizes as if no job had ended before; *time limits*: all of the limit; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from builders import a_spec, some_rates
@@ -22,6 +23,16 @@ def some_jobs(count: int = 4, *, steps: int = 3000) -> tuple[JobSpec, ...]:
             str(n), 1 + n % 2, steps=steps * (n + 1), throughputs=throughputs, submitted_s=60.0 * n
         )
         for n in range(count)
+    )
+
+
+def limited_jobs() -> tuple[JobSpec, ...]:
+    """Return jobs with time limits that are long enough on V100s, and too short on K80s."""
+    jobs = some_jobs()
+    limits_s = [1.2 * spec.total_steps / spec.throughput_on("V100") for spec in jobs]
+    return tuple(
+        replace(spec, limit_s=limit_s, limit_type="V100")
+        for spec, limit_s in zip(jobs, limits_s, strict=True)
     )
 
 

@@ -26,6 +26,7 @@ from hadar_slurm.lab.inputs import (
     ReferenceOption,
     SpeedsOption,
     TableOption,
+    TimeOnOption,
     UnfitOption,
     complete_workload,
 )
@@ -85,6 +86,7 @@ def compare(
         some_of(SIZES, f"What policies know of jobs' sizes, one or more of {', '.join(SIZES)}."),
     ] = ORACLE,
     limits: LimitsOption = "",
+    time_on: TimeOnOption = False,
     history: HistoryOption = "",
     adoption: Annotated[
         str | None,
@@ -169,6 +171,7 @@ def compare(
         speeds=speeds,
         sizes=sizes,
         limits=limits,
+        time_on=time_on,
         history=history,
         adoption=adoption,
         movable=movable,

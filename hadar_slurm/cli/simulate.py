@@ -11,13 +11,14 @@ from rich.console import Console
 
 from hadar_slurm.cli.completing import CLUSTER, AveragingOption, CopiesOption, one_of
 from hadar_slurm.core.snapshot import GangRules
-from hadar_slurm.lab.checks import at_least_one, check_choice, number_of
+from hadar_slurm.lab.checks import at_least_one, check_choice, number_of, policies_of
 from hadar_slurm.lab.inputs import (
     HistoryOption,
     LimitsOption,
     ReferenceOption,
     SpeedsOption,
     TableOption,
+    TimeOnOption,
     TraceOptions,
     UnfitOption,
     check_limits,
@@ -87,6 +88,7 @@ def simulate(
         ),
     ] = ORACLE,
     limits: LimitsOption = "",
+    time_on: TimeOnOption = False,
     history: HistoryOption = "",
     round_seconds: Annotated[float, typer.Option(help="Seconds per round.")] = 360.0,
     restart_seconds: Annotated[
@@ -112,7 +114,7 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Simulate TRACE under a policy, with the same loop as hadard, in virtual time."""
-    check_choice("--policy", policy, POLICY_NAMES)
+    policies_of("--policy", policy)
     check_choice("--utility", utility, tuple(UTILITIES))
     check_choice("--rules", rules, RULES)
     check_choice("--speeds", speeds, SPEEDS)
@@ -140,13 +142,19 @@ def simulate(
     least = bounds(specs, nodes, counts_spread=rules == _HADAR)
     if drawn := parse_limits(limits):
         specs = drawn.drawn(specs, nodes.gpus_by_type, seed)
-    check_limits(sizes, trace, specs)
+    check_limits(sizes, trace, specs, time_on=time_on)
     if policy in FORKING:
         most = copies or len(nodes.nodes)
         specs = forked(specs, max_copies=most, aggregation_s=aggregation_seconds)
     failures = failures_of(node_mtbf_hours, node_repair_hours, seed, specs, nodes, least)
     settings = ExperimentSettings(
-        round_s=round_seconds, rules=rules, failures=failures, speeds=speeds, sizes=sizes, seed=seed
+        round_s=round_seconds,
+        rules=rules,
+        failures=failures,
+        speeds=speeds,
+        sizes=sizes,
+        seed=seed,
+        adjusts_limits=time_on,
     )
     made = make_policy(policy, utility=utility)
     before = read_history(history, reading, seed)

@@ -148,11 +148,6 @@ def facts_of(name: str, known: KnownTypes) -> GpuFacts:
     return replace(found, memory_gb=float(told[1])) if told else found
 
 
-def relative_speeds(names: Iterable[str], known: KnownTypes) -> dict[str, float | None]:
-    """Return the bandwidth of types in GB/s, by their names in lower case; None: not known."""
-    return {name.lower(): facts_of(name, known).bandwidth_gb_s for name in names}
-
-
 def parse_gpu_types(text: str) -> dict[str, GpuFacts]:
     """Return the types in the JSON of `data/gpu_types.json`, by name."""
     return {name: GpuFacts(**row) for name, row in json.loads(text)["gpu_types"].items()}

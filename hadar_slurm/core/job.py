@@ -65,8 +65,10 @@ class JobSpec:
     user: str = ""
     # The steps that its user claims, where `total_steps` are others; else 0. Policies ignore it.
     claimed_steps: int = 0
-    # Steps that fit its time limit; known in simulations only.
-    limit_steps: float = inf
+    # The time limit in seconds, at which Slurm ends each run, and the GPU type for which its owner
+    # wrote it (empty: the slowest on which it trains). In simulations only.
+    limit_s: float = inf
+    limit_type: str = ""
 
     def __post_init__(self) -> None:
         counts = {"GPUs": self.num_gpus, "total steps": self.total_steps, "copies": self.max_copies}
@@ -99,6 +101,13 @@ class JobSpec:
     def throughput_on(self, gpu_type: str) -> float:
         """Return the steps/s of a gang within one node of a type; 0 where it does not run."""
         return self.throughputs.on(gpu_type, self.gpus_on(gpu_type))
+
+    @property
+    def limit_steps(self) -> float:
+        """Return the steps that fit the time limit on the type for which it was written."""
+        on_it = self.throughput_on(self.limit_type)
+        speeds = (on_it,) if on_it else map(self.throughput_on, self.throughputs.gpu_types)
+        return self.limit_s * min(filter(None, speeds), default=1.0)
 
     def fastest_of(self, gpu_types: Iterable[str]) -> str:
         """Return the type with the highest throughput; empty where there is none."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 
-from hadar_slurm.core.cluster import Cluster, JobId, Slot, natural_key, summed
+from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName, Slot, natural_key, summed
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, Phase, Shape
 from hadar_slurm.core.throughput import Throughputs
@@ -80,6 +80,20 @@ class Ended:
     end_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class PlainJob:
+    """A job that hadard does not manage and that waits for GPUs alone; equal for like requests.
+
+    `gpus` are those on each of `num_nodes` of these nodes, by type; None: of any, and last.
+    """
+
+    job_id: JobId = field(compare=False)
+    user: str
+    nodes: frozenset[NodeName]
+    num_nodes: int
+    gpus: tuple[tuple[GpuType | None, int], ...]
+
+
 def _of_smallest(job: Job) -> Job:
     """Return a job with the smallest of its gangs alone."""
     spec = job.spec
@@ -110,6 +124,8 @@ class Snapshot:
     occupied: tuple[tuple[Slot, int], ...] = ()
     rules: GangRules = GangRules()
     ended: tuple[Ended, ...] = ()
+    # By priority; known only where copies of forked jobs may have GPUs that these could start on.
+    plain_jobs: tuple[PlainJob, ...] = ()
 
     @classmethod
     def of(
@@ -199,14 +215,9 @@ class Snapshot:
         if not jobs:
             return self
         held = (job.allocation.slots for job in self.jobs if job.job_id in jobs)
-        return Snapshot.of(
-            now_s=self.now_s,
-            cluster=self.cluster,
-            jobs=[job for job in self.jobs if job.job_id not in jobs],
-            occupied=summed([*self.occupied, *chain(*held)]),
-            rules=self.rules,
-            ended=self.ended,
-        )
+        occupied = sorted(summed([*self.occupied, *chain(*held)]).items())
+        others = tuple([job for job in self.jobs if job.job_id not in jobs])
+        return replace(self, jobs=others, occupied=tuple(occupied))
 
     @property
     def plannable_capacity(self) -> dict[Slot, int]:

@@ -114,11 +114,6 @@ class ThroughputTable:
         return {name.lower(): throughputs for name, throughputs in self.workloads.items()}
 
 
-def workload_name(model: str, batch_size: int | None) -> str:
-    """Return the name a table uses for a model at a batch size."""
-    return model if batch_size is None else f"{model} (batch size {batch_size})"
-
-
 def items_of(value: object, place: str) -> Iterable[tuple[str, object]]:
     """Return the entries of an object; raises ConfigError for anything else."""
     if not isinstance(value, dict):

@@ -170,6 +170,10 @@ def _valid_plan(
     with _timed("plan", durations, clock):
         seen = snapshot.for_policy(sizes_by_type=heeds_gangs(policy))
         plan = policy.plan(seen, round_)
+        if snapshot.plain_jobs:
+            from hadar_slurm.engine.plain_jobs import without_further_copies
+
+            plan = without_further_copies(snapshot, plan, may_stop=round_.may_move)
     plan = plan.with_waiting(snapshot.left_out, WaitReason.LIMITED)
     with _timed("check", durations, clock):
         if not is_plainly_valid(snapshot, plan):

@@ -196,6 +196,11 @@ def _word(word: str, before: str, *, keeps_numbers: bool) -> str:
     return re.sub(r"[0-9]{5,}", "", word)
 
 
+def workload_name(model: str, batch_size: int | None) -> str:
+    """Return the name a table of throughputs uses for a model at a batch size."""
+    return model if batch_size is None else f"{model} (batch size {batch_size})"
+
+
 def _short(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 5]}~{_digest(text)}"
 

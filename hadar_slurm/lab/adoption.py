@@ -10,12 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from hadar_slurm.errors import UsageError
 from hadar_slurm.lab.study.compare import FORKING, Cell, Record
 from hadar_slurm.lab.study.scenarios import Overrides
-from hadar_slurm.lab.study.summary import GROUP_LABELS, HOUR_S, Note
+from hadar_slurm.lab.study.summary import GROUP_LABELS, HOUR_S, KILLED_WORDS, Note
 from hadar_slurm.lab.traces.adopters import as_submitted, users_drawn
 from hadar_slurm.policies.registry import DEFAULT_POLICY
 
@@ -29,7 +29,7 @@ _EVEN = 0.01
 
 _WORDS = (
     "A share of the users is under the policy; the jobs of all others are placed by plain Slurm, "
-    "in order of submission with backfill, on the GPU types that they held. Change: of the mean "
+    "by priority with backfill, on the GPU types that they held. Change: of the mean "
     "completion time, beside 0 % adoption; below 0 is a gain.",
 )
 
@@ -103,9 +103,11 @@ def _setting(record: Record) -> tuple[object, ...]:
 
 
 def _tree(before: Record, after: Record) -> dict[str, Any]:
-    adopters, times = set(after["adopters"]), defaultdict[str, list[tuple[float, float]]](list)
-    for user, was_s, is_s in zip(after["users"], before["jcts_s"], after["jcts_s"], strict=True):
-        times[user].append((was_s, is_s))
+    adopters, times = set(after["adopters"]), defaultdict[str, list[_Times]](list)
+    pairs = zip(after["users"], before["jcts_s"], after["jcts_s"], strict=True)
+    killed = [frozenset(record.get("killed_jobs", ())) for record in (before, after)]
+    for number, (user, was_s, is_s) in enumerate(pairs):
+        times[user].append(_Times(was_s, is_s, *(number in of_run for of_run in killed)))
     order = sorted(times, key=lambda user: (-len(times[user]), user))
     parts = {
         "all": order,
@@ -129,7 +131,16 @@ def _tree(before: Record, after: Record) -> dict[str, Any]:
     }
 
 
-def _gain(times: Mapping[str, Sequence[tuple[float, float]]], users: Sequence[str]) -> Record:
+class _Times(NamedTuple):
+    """The completion times of a job before and after, and whether its time limit ended it then."""
+
+    was_s: float
+    is_s: float
+    was_killed: bool
+    is_killed: bool
+
+
+def _gain(times: Mapping[str, Sequence[_Times]], users: Sequence[str]) -> Record:
     """Return numbers of users and jobs, and mean completion times before and after; of some."""
     pairs = [pair for user in users for pair in times[user]]
     was_s, is_s = (sum(pair[side] for pair in pairs) / max(1, len(pairs)) for side in (0, 1))
@@ -139,11 +150,14 @@ def _gain(times: Mapping[str, Sequence[tuple[float, float]]], users: Sequence[st
         "mean_jct_before_s": was_s if pairs else None,
         "mean_jct_s": is_s if pairs else None,
         "gain": was_s / is_s if pairs and is_s > 0 else None,
+        "killed_before": sum(pair.was_killed for pair in pairs),
+        "killed": sum(pair.is_killed for pair in pairs),
     }
 
 
 def _over_shares(setting: str, policy: str, trees: Sequence[Mapping[str, Any]]) -> Note:
     """Return a table with a row for each share; means over the seeds."""
+    has_killed = any(tree["all"][key] for tree in trees for key in ("killed_before", "killed"))
     rows = []
     for percent in sorted({tree["percent"] for tree in trees}):
         of_share = [tree for tree in trees if tree["percent"] == percent]
@@ -153,6 +167,10 @@ def _over_shares(setting: str, policy: str, trees: Sequence[Mapping[str, Any]]) 
             for word, sign in (("gain", 1), ("lose", -1))
         }
         worst = min(users, key=lambda user: user["gain"])
+        ended = [
+            f"{sum(tree['all'][key] for tree in of_share) / len(of_share):.3g}"
+            for key in ("killed_before", "killed")
+        ]
         cells: list[str] = []
         for part in _PARTS:
             cells += _hours([tree[part] for tree in of_share if tree[part]["jobs"]])
@@ -163,11 +181,14 @@ def _over_shares(setting: str, policy: str, trees: Sequence[Mapping[str, Any]]) 
                 f"{counts['gain']:.3g}",
                 f"{counts['lose']:.3g}",
                 f"{worst['user']} {_change(worst['gain'], 1.0)}",
+                *ended * has_killed,
             )
         )
     columns = [f"{part}: {what}" for part in _PARTS for what in ("h at 0 %", "h", "change")]
     head = ("share", *columns, "users who gain", "who lose", "who loses most")
-    return Note(f"{setting}: adoption of {policy}", _WORDS, (head, *rows))
+    head += ("ended by limit at 0 %", "ended by limit") * has_killed
+    words = (*_WORDS, *(KILLED_WORDS,) * has_killed)
+    return Note(f"{setting}: adoption of {policy}", words, (head, *rows))
 
 
 def _by_user(setting: str, policy: str, trees: Sequence[Mapping[str, Any]]) -> Note:

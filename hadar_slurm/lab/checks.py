@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hadar_slurm.errors import UsageError
+from hadar_slurm.policies.registry import POLICY_NAMES, make_policy
 
 
 def check_choice(option: str, value: str, known: Sequence[str]) -> None:
@@ -18,6 +19,19 @@ def choices_of(option: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for name in names:
         check_choice(option, name, known)
+    return names
+
+
+def policies_of(option: str, text: str) -> tuple[str, ...]:
+    """Return the policies in a comma-separated list, each once, `slurm:list:open` among them.
+
+    Raises UsageError for an unknown one, and PolicyError where it does not take what follows `:`.
+    """
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for name in names:
+        check_choice(option, name.partition(":")[0], POLICY_NAMES)
+        if ":" in name:
+            make_policy(name)
     return names
 
 

@@ -21,7 +21,7 @@ from hadar_slurm.lab.adoption import (
     with_adoption,
 )
 from hadar_slurm.lab.assumed_speeds import speeds_note, speeds_tree
-from hadar_slurm.lab.checks import at_least_one, check_choice, choices_of, number_of
+from hadar_slurm.lab.checks import at_least_one, check_choice, choices_of, number_of, policies_of
 from hadar_slurm.lab.inputs import (
     TraceOptions,
     check_limits,
@@ -51,7 +51,7 @@ from hadar_slurm.lab.study.experiment import (
 )
 from hadar_slurm.lab.study.report import Comparison
 from hadar_slurm.lab.study.scenarios import SCENARIOS, Overrides, Scenario
-from hadar_slurm.lab.study.summary import groups, load_series
+from hadar_slurm.lab.study.summary import groups, killed_notes, load_series
 from hadar_slurm.lab.traces.adopters import as_movable
 from hadar_slurm.lab.traces.limits import parse_limits
 from hadar_slurm.lab.traces.load import parse_gpu_speeds
@@ -69,7 +69,7 @@ def choices_by(
     """Return the choices that override those of a scenario."""
     policies = POLICY_NAMES if policy == "all" else None
     if policy is not None and policies is None:
-        policies = choices_of("--policy", policy, POLICY_NAMES)
+        policies = policies_of("--policy", policy)
     seeds = _numbers("--seed", seed)
     if any(value != int(value) for value in seeds):
         raise UsageError(f"--seed {seed}: expected whole numbers")
@@ -114,6 +114,7 @@ class CompareOptions:
     speeds: str
     sizes: str
     limits: str
+    time_on: bool
     history: str
     adoption: str | None
     movable: str | None
@@ -156,7 +157,7 @@ def cells_of(
     for name in chosen_rules:
         default = "0" if name == _GAVEL else "30"
         costs = default if options.restart_seconds is None else options.restart_seconds
-        settings = ExperimentSettings(round_s=round_s, rules=name)
+        settings = ExperimentSettings(round_s=round_s, rules=name, adjusts_limits=options.time_on)
         for workload in _workloads(drawn, nodes, choices, costs):
             cell = Cell(
                 workload=workload,
@@ -172,11 +173,12 @@ def cells_of(
 def _with_shares(
     choices: Overrides, options: CompareOptions, rules: Sequence[str], *, is_scenario: bool
 ) -> Overrides:
-    """Return the choices with the shares of users and of jobs that are drawn."""
+    """Return the choices with the shares of users and of jobs that are drawn, and --time-on."""
     if options.adoption is not None:
         shares = _numbers("--adoption", options.adoption)
         choices = with_adoption(choices, shares, rules, is_scenario=is_scenario)
-    return replace(choices, movable=_shares("--movable", options.movable))
+    movable = _shares("--movable", options.movable)
+    return replace(choices, movable=movable, adjusts_limits=options.time_on)
 
 
 def _check_scenario(scenario: Scenario, choices: Overrides) -> None:
@@ -187,6 +189,8 @@ def _check_scenario(scenario: Scenario, choices: Overrides) -> None:
         raise UsageError(f"--sizes: scenario {scenario.name} has sizes of its own")
     if choices.history:
         raise UsageError(f"--history: scenario {scenario.name} takes none")
+    if choices.adjusts_limits and not scenario.takes_lists:
+        raise UsageError(f"--time-on: scenario {scenario.name} has no time limits")
 
 
 def _cells_of(cell: Cell, choices: Overrides, options: CompareOptions) -> Iterator[Cell]:
@@ -200,7 +204,7 @@ def _cells_of(cell: Cell, choices: Overrides, options: CompareOptions) -> Iterat
     for known, size in product(
         choices_of("--speeds", options.speeds, SPEEDS), choices.sizes or (ORACLE,)
     ):
-        check_limits(size, workload.name, workload.specs)
+        check_limits(size, workload.name, workload.specs, time_on=options.time_on)
         each = replace(cell, settings=replace(cell.settings, speeds=known, sizes=size))
         if choices.adoption:
             yield from adoption_cells(each, choices)
@@ -220,8 +224,6 @@ def _shares(option: str, text: str | None) -> tuple[float, ...]:
 def with_sizes(choices: Overrides, sizes: str, limits: str, history: str) -> Overrides:
     """Return the choices with the sources of sizes, limits of jobs without any, and a history."""
     chosen, drawn = choices_of("--sizes", sizes, SIZES), parse_limits(limits)
-    if drawn and set(chosen) <= {ORACLE}:
-        raise UsageError(f"--limits {limits}: limits are not used; give --sizes limit or learned")
     if history and LEARNED not in chosen:
         raise UsageError(f"--history {history}: it is not used; give --sizes learned")
     return replace(choices, sizes=tuple(chosen), limits=drawn, history=history)
@@ -288,6 +290,8 @@ def comparison_of(
         comparison = Comparison(
             scenario.title, command, records, found, notes, series, *drawn, scenario.tree(found)
         )
+        # Its tables are in its notes.
+        comparison = replace(comparison, notes=(*killed_notes(found), *notes))
     speeds = {cell.workload.name: cell.workload.speeds for cell in cells}
     assumed = [note for name, each in speeds.items() if (note := speeds_note(each, name))]
     comparison = replace(

@@ -55,7 +55,15 @@ LimitsOption = Annotated[
     str,
     typer.Option(
         help="Time limits of traces that have none: the median of limit over duration, and the "
-        "share of the jobs at the longest limit: 5x,40%."
+        "share of the jobs at the longest limit: 5x,40%. A run ends at its limit."
+    ),
+]
+TimeOnOption = Annotated[
+    bool,
+    typer.Option(
+        "--time-on",
+        help="Users name the GPU type of their time limit, as with --hadar-time-on: it is longer "
+        "on slower types. Plain Slurm never prolongs it.",
     ),
 ]
 GENERATE = "generate:"
@@ -197,15 +205,14 @@ def read_history(text: str, reading: TraceOptions, seed: int) -> list[JobSpec]:
         return []
     reading = replace(reading, leaves_out_unfit=True, must_fit_where_held=False)
     found = read_workload(text, reading, seed=_BEFORE + seed)
-    return [replace(spec, limit_steps=math.inf) for spec in found.specs]
+    return [replace(spec, limit_s=math.inf) for spec in found.specs]
 
 
-def check_limits(sizes: str, name: str, specs: Sequence[JobSpec]) -> None:
-    """Raise UsageError if sizes are the time limits, and no job of a workload has one."""
-    if sizes == LIMIT and not have_limits(specs):
-        raise UsageError(
-            f"--sizes {LIMIT}: {name} has no time limits; give --limits, such as 5x,40%"
-        )
+def check_limits(sizes: str, name: str, specs: Sequence[JobSpec], *, time_on: bool = False) -> None:
+    """Raise UsageError if an option concerns time limits, and no job of a workload has one."""
+    option = f"--sizes {LIMIT}" if sizes == LIMIT else "--time-on" if time_on else ""
+    if option and not have_limits(specs):
+        raise UsageError(f"{option}: {name} has no time limits; give --limits, such as 5x,40%")
 
 
 def _with_costs(specs: Sequence[JobSpec], costs: RestartCosts) -> list[JobSpec]:

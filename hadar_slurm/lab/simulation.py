@@ -23,12 +23,14 @@ from hadar_slurm.lab.study.bounds import Bounds
 from hadar_slurm.lab.study.experiment import ExperimentSettings, Told, run_experiment, telling_ended
 from hadar_slurm.lab.study.failures import draw_failures
 from hadar_slurm.lab.study.figures import Result
+from hadar_slurm.lab.study.summary import KILLED_WORDS
 from hadar_slurm.lab.study.tables import show_notes
 from hadar_slurm.lab.traces.speeds import TypeSpeed
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.sim.backend import Failure
 
 _HOUR_S = 3600.0
+_BOUND_WORDS = "least: lower bound for any policy; ratio: value / least."
 # Failures are drawn for this multiple of the lower bound on the makespan.
 _FAILURES_FOR_BOUNDS = 10.0
 
@@ -115,13 +117,15 @@ def show(result: Result, least: Bounds, is_forked: bool, speeds: Sequence[TypeSp
     """Print the result beside the lower bounds for any policy, and the speeds assumed of types."""
     table = Table(
         title=f"{result.policy}: {result.completed} of {result.jobs} jobs completed",
-        caption="least: lower bound for any policy; ratio: value / least.",
+        caption=KILLED_WORDS if result.killed else _BOUND_WORDS,
     )
     for heading in ("figure", "value", "least", "ratio"):
         table.add_column(heading, justify="left" if heading == "figure" else "right")
 
     def hours(name: str, value_s: float, least_s: float | None = None) -> None:
-        bound = [f"{least_s / _HOUR_S:.2f} h", f"{value_s / least_s:.3f}"] if least_s else []
+        bound = []
+        if least_s and not result.killed:  # bounds are for all steps of all jobs
+            bound = [f"{least_s / _HOUR_S:.2f} h", f"{value_s / least_s:.3f}"]
         table.add_row(name, f"{value_s / _HOUR_S:.2f} h", *bound)
 
     hours("TTD", result.ttd_s, least.ttd_forking_s if is_forked else least.ttd_gang_s)
@@ -134,6 +138,7 @@ def show(result: Result, least: Bounds, is_forked: bool, speeds: Sequence[TypeSp
         ("finish-time fairness, mean / worst", f"{result.mean_ftf:.2f} / {result.max_ftf:.2f}"),
         ("slow-down, mean / p99", f"{result.mean_slowdown:.2f} / {result.p99_slowdown:.1f}"),
         *_of_users(result),
+        *_of_killed(result),
         ("GPU time held", f"{result.cru:.1%}"),
         ("GPU time training", f"{result.utilization:.1%}"),
         *((f"{name} held", f"{share:.1%}") for name, share in result.utilization_by_type.items()),
@@ -147,6 +152,14 @@ def show(result: Result, least: Bounds, is_forked: bool, speeds: Sequence[TypeSp
     console.print(table)
     if note := speeds_note(speeds):
         show_notes([note], console)
+
+
+def _of_killed(result: Result) -> list[tuple[str, str]]:
+    """Return the row of the jobs that their time limits ended; none if there is none."""
+    if not result.killed:
+        return []
+    lost = f"{result.killed}, {result.killed_share:.1%} of GPU time"
+    return [("jobs ended by their limit", lost)]
 
 
 def _of_users(result: Result) -> list[tuple[str, str]]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
 from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.core.gang import Allocation, Gang
-from hadar_slurm.core.job import Job, Phase, Shape
+from hadar_slurm.core.job import Job, JobSpec, Phase, Shape
+from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.placement.allocator import Allocator
+
+# A measured throughput within this fraction of the expected one changes nothing.
+_NEAR = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +82,24 @@ def restart_s(job: Job) -> float:
     """Return the seconds that starting a copy costs: 0 if the job never ran."""
     has_run = job.phase is Phase.RUNNING or job.progress.steps_done > 0
     return job.spec.restart_cost_s if has_run or job.progress.service_gpu_s > 0 else 0.0
+
+
+def measured_throughputs(spec: JobSpec, speeds: Mapping[str, float]) -> Throughputs:
+    """Return a job's steps/s by GPU type, where `speeds` are what its copies have measured.
+
+    A type without a measurement keeps its proportion to the measured types. A measurement near
+    the described value does not replace it: noise would make equal jobs differ, and swap GPUs
+    every round.
+    """
+    said = {k: spec.throughput_on(k) for k in spec.throughputs.gpu_types}
+    ratios = [speed / said[k] for k, speed in speeds.items() if said.get(k, 0.0) > 0]
+    factor = sum(ratios) / len(ratios) if ratios else 1.0
+    factor = 1.0 if _agree(factor, 1.0) else factor
+    scaled = {k: speed * factor for k, speed in said.items()}
+    news = {k: speed for k, speed in speeds.items() if not _agree(speed, scaled.get(k, 0.0))}
+    found = scaled | news
+    return Throughputs.of({(k, spec.gpus_on(k)): GangThroughput(v) for k, v in found.items()})
+
+
+def _agree(measured: float, expected: float) -> bool:
+    return abs(measured - expected) <= _NEAR * expected

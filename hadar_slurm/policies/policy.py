@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,6 +34,8 @@ class PolicyOptions:
     limits: SolverLimits = field(default_factory=SolverLimits)
     # How strictly users share under hadar: 0 not at all, 1 by shares alone.
     user_shares: float = DEFAULT_USER_SHARES
+    # `list` and `open` of `slurm:list:open`.
+    words: tuple[str, ...] = ()
 
 
 class Policy(Protocol):
@@ -53,16 +55,8 @@ class Policy(Protocol):
 
 
 def heeds_gangs(policy: Policy) -> bool:
-    """Return whether a policy gives copies another number of GPUs on each type (`JobSpec.gangs`).
-
-    It then has an attribute `sizes_by_type` that is true; to others such a job has the smallest.
-    """
+    """Return whether a policy gives copies other numbers of GPUs by type: its `sizes_by_type`."""
     return bool(getattr(policy, "sizes_by_type", False))
-
-
-def without_options(make: Callable[[], Policy]) -> Callable[[PolicyOptions], Policy]:
-    """Return the entry point of a policy that has no options."""
-    return lambda _: make()
 
 
 def open_gpus(snapshot: Snapshot, gpu_types: Sequence[GpuType]) -> tuple[int, ...]:

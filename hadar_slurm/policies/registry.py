@@ -26,22 +26,27 @@ POLICY_NAMES = tuple(
 
 
 def make_policy(
-    name: str,
+    text: str,
     *,
     utility: str = "throughput",
     limits: SolverLimits | None = None,
     user_shares: float = DEFAULT_USER_SHARES,
 ) -> Policy:
-    """Return the policy called `name`; `utility` is for hadar-paper, `user_shares` for hadar.
+    """Return the policy called `text`: `hadar`, or with words for it `slurm:list:open`.
 
-    Raises PolicyError if no package registers it, or if it cannot be loaded or made.
+    `utility` is for hadar-paper, `user_shares` for hadar. Raises PolicyError if no package
+    registers it, or if it cannot be loaded or made.
     """
+    name, *words = text.split(":")
     entries = entry_points(group=GROUP, name=name)  # read again: installed since, perhaps
     if not entries:
         raise PolicyError(f"policy {name}: no installed package registers it in {GROUP}")
     (entry, *_) = entries
     try:
         make: Callable[[PolicyOptions], Policy] = entry.load()
-        return make(PolicyOptions(utility, limits or SolverLimits(), user_shares))
+        made = make(PolicyOptions(utility, limits or SolverLimits(), user_shares, tuple(words)))
+        if words and made.name != text:
+            raise ValueError("it takes no words")
     except Exception as error:  # a site's own code
-        raise PolicyError(f"policy {name}: {entry.value} cannot be loaded: {error}") from error
+        raise PolicyError(f"policy {text}: {entry.value} cannot be loaded: {error}") from error
+    return made

@@ -1,11 +1,10 @@
 """A cluster in virtual time that implements the loop's Backend.
 
-Two sets of rules share one clock and one accounting. By default, jobs end at their exact finish and
-free their GPUs at once; an arrival or an end wakes the loop within a round; a restart delays
-training; gangs over several nodes have a throughput of their own; forked jobs pay for averaging;
-nodes may fail. Under Gavel's rules (OSDI'20, its simulator), a round lasts until its last job ends
-or its length is over; ends and arrivals within a round are observed at its end; each round trains
-whole steps; a gang is as fast over several nodes as on one.
+Jobs end at their exact finish and free their GPUs at once; an arrival or an end wakes the loop
+within a round; a restart delays training; gangs over several nodes have a throughput of their own;
+forked jobs pay for averaging; nodes may fail; a run that reaches its time limit is ended, as by
+Slurm.
+Gavel's rules are in `sim/whole_rounds.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar
 
 from hadar_slurm.core.cluster import (
     Cluster,
@@ -33,6 +33,9 @@ from hadar_slurm.sim.columns import Columns
 from hadar_slurm.sim.in_order import InOrder
 from hadar_slurm.sim.job import SimJob
 from hadar_slurm.sim.unread_snapshot import UnreadJobs, UnreadSnapshot
+
+if TYPE_CHECKING:
+    from hadar_slurm.sim.run_limits import RunLimits
 
 GAVEL_RULES = GangRules(is_uniform=False, may_mix_types=False, counts_spread=False)
 
@@ -55,13 +58,16 @@ class Failure:
 class SimBackend:
     """Simulates `jobs` on `cluster`; time is in seconds and begins at 0."""
 
+    # Whether time limits end runs.
+    has_limits: ClassVar[bool] = True
+
     cluster: Cluster
     jobs: Sequence[JobSpec]
     # The gangs allowed.
     rules: GangRules = field(default_factory=GangRules)
-    # Whether rounds follow Gavel's rules.
-    rounds_end_together: bool = False
     failures: Sequence[Failure] = ()
+    # Whether hadard adjusts time limits to the GPU types that jobs get.
+    adjusts_limits: bool = False
     now_s: float = 0.0
     num_unfinished: int = field(init=False)
     _jobs: dict[JobId, SimJob] = field(init=False)
@@ -79,6 +85,8 @@ class SimBackend:
     _down: dict[NodeName, int] = field(default_factory=dict)
     _ended: list[Ended] = field(default_factory=list)
     _idle_rounds: int = 0
+    # None where no job has a time limit.
+    _limits: RunLimits | None = None
     # The outcomes of the last renewals of jobs that have not changed since.
     _renewed: dict[JobId, Outcome] = field(default_factory=dict)
 
@@ -94,14 +102,18 @@ class SimBackend:
         ups = [(failure.up_s, False, failure.node) for failure in self.failures]
         self._changes = sorted([*downs, *ups], reverse=True)
         self._free = dict(self.cluster.capacity)
+        if self.has_limits and any(spec.limit_s < math.inf for spec in self.jobs):
+            from hadar_slurm.sim.run_limits import RunLimits
+
+            self._limits = RunLimits(self.adjusts_limits)
         self._admit_arrivals()
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot) -> SimBackend:
         """Return a simulation that continues from a snapshot, at time 0, with its jobs only.
 
-        Jobs keep their progress. GPUs of unmanaged jobs are never freed; stopping and starting
-        jobs have done so.
+        Jobs keep their progress and have no time limits. GPUs of unmanaged jobs are never freed;
+        stopping and starting jobs have done so.
         """
         occupied = dict(snapshot.occupied)
         nodes = []
@@ -109,10 +121,10 @@ class SimBackend:
             left = {str(slot.gpu_type): max(0, n - occupied.get(slot, 0)) for slot, n in node.slots}
             nodes.append(Node.of(node.name, left, is_schedulable=node.is_schedulable))
         jobs = [job for job in snapshot.jobs if not job.phase.is_final]
-        specs = [
-            replace(job.spec, submitted_s=min(0.0, job.spec.submitted_s - snapshot.now_s))
-            for job in jobs
-        ]
+        specs = []
+        for job in jobs:
+            begun_s = min(0.0, job.spec.submitted_s - snapshot.now_s)
+            specs.append(replace(job.spec, submitted_s=begun_s, limit_s=math.inf))
         world = cls(Cluster(tuple(nodes)), specs, rules=snapshot.rules)
         for job in jobs:
             found = world._jobs[job.job_id]
@@ -194,19 +206,26 @@ class SimBackend:
         if not self._running and not self._present.ids and self._arrivals:
             # Skip rounds of an empty cluster up to the next arrival.
             until_s = max(until_s, self._arrivals[-1].submitted_s)
-        if self.rounds_end_together:
-            return self._play_round(until_s)
+        return self._advance(until_s)
+
+    def _advance(self, until_s: float) -> Wake:
         lone_ends_s = self._lone.ends_s(self.now_s)
         events = [job.finish_s(self.now_s) for job in self._forked.values()]
         events.append(float(lone_ends_s.min(initial=math.inf)))
         events += [spec.submitted_s for spec in self._arrivals[-1:]]
         events += [time_s for time_s, _, _ in self._changes[-1:]]
+        events += [self._limits.next_s()] if self._limits else []
         next_s = max(self.now_s, min([until_s, *events]))
         ended = [job for job, _ in self._lone.advance(self.now_s, next_s, lone_ends_s)]
         ended += [job for job in self._forked.values() if job.advance(self.now_s, next_s)]
         self.now_s = next_s
         for job in ended:
             self._end(job, next_s)
+        for job, number in self._limits.reached(next_s) if self._limits else ():
+            if len(job.copies) > 1:
+                self._stop(job, number, keeps_steps=False)
+            else:
+                self._end(job, next_s, Phase.FAILED)
         self._change_nodes()
         self._admit_arrivals()
         if next_s < until_s:
@@ -218,24 +237,6 @@ class SimBackend:
         self._lone.save(self.now_s)
         for job in self._forked.values():
             job.save(self.now_s)
-
-    def _play_round(self, until_s: float) -> Wake:
-        """Advance to the end of the round's last job, or to the end of the round."""
-        lone_ends_s = self._lone.ends_s(self.now_s)
-        lone_until_s = self._lone.whole_steps_s(self.now_s, until_s, lone_ends_s)
-        forked = [(job, job.finish_s(self.now_s)) for job in self._forked.values()]
-        trains_until_s = [*lone_until_s.tolist(), *(min(end_s, until_s) for _, end_s in forked)]
-        end_s = min(until_s, max(trains_until_s, default=until_s))
-        ends = self._lone.advance(self.now_s, end_s, lone_ends_s, lone_until_s)
-        for job, finish_s in forked:
-            if job.advance(self.now_s, end_s, trains_until_s=min(finish_s, until_s)):
-                ends.append((job, finish_s))
-        self.now_s = end_s
-        for job, ended_s in ends:
-            self._end(job, ended_s)
-        self._save()
-        self._admit_arrivals()
-        return Wake.ROUND_END
 
     def _admit_arrivals(self) -> None:
         while self._arrivals and self._arrivals[-1].submitted_s <= self.now_s:
@@ -265,6 +266,8 @@ class SimBackend:
         throughput = self.rules.throughput(action.gang, job.spec.throughputs)
         self._take_out(job)
         job.start(action.copy, action.gang, throughput, ready_s=self.now_s + cost_s)
+        if self._limits:
+            self._limits.begin(job, action.copy, self.now_s)
         self._running[action.job_id] = job
         self._put_in(job)
         for slot, count in action.gang.slots:
@@ -295,13 +298,13 @@ class SimBackend:
         if job.allocation.is_rigid:
             self._alone.put(job_id, job.allocation)
 
-    def _end(self, job: SimJob, end_s: float) -> None:
+    def _end(self, job: SimJob, end_s: float, phase: Phase = Phase.DONE) -> None:
         self._take_out(job)
-        for gang in job.end():
+        for gang in job.end(phase):
             self._release(gang)
         del self._running[job.spec.job_id]
         self._present.drop(job.spec.job_id)
-        self._ended.append(Ended(job.spec.job_id, Phase.DONE, end_s))
+        self._ended.append(Ended(job.spec.job_id, phase, end_s))
         self.num_unfinished -= 1
 
     def _release(self, gang: Gang) -> None:

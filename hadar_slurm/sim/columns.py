@@ -22,9 +22,9 @@ Floats = npt.NDArray[np.float64]
 
 # Columns that a job brings and takes back: steps, GPU-seconds, and when it trains.
 _STATE = ("trained_steps", "lost_steps", "productive_gpu_s", "unsaved", "ready_s")
-_TRAINED, _LOST, _PRODUCTIVE, _UNSAVED, _READY = range(len(_STATE))
+_TRAINED, _LOST, _PRODUCTIVE, _UNSAVED, READY = range(len(_STATE))
 # Columns that stay as they are while the job runs.
-_TOTAL, _THROUGHPUT, _GPUS, _LEAST = range(len(_STATE), len(_STATE) + 4)
+_TOTAL, THROUGHPUT, _GPUS, _LEAST = range(len(_STATE), len(_STATE) + 4)
 _FIRST_TYPE = len(_STATE) + 4
 
 
@@ -58,7 +58,8 @@ class Columns:
         self._all = np.zeros((_FIRST_TYPE + 2 * len(self.gpu_types), 16))
 
     @property
-    def _used(self) -> Floats:
+    def used(self) -> Floats:
+        """The numbers of the jobs, by column, then job."""
         return self._all[:, : len(self._jobs)]
 
     def put(self, job: SimJob) -> bool:
@@ -96,21 +97,21 @@ class Columns:
 
     def give_all(self) -> None:
         """Give every job its numbers."""
-        for job, numbers in zip(self._jobs, self._used.T.tolist(), strict=True):
+        for job, numbers in zip(self._jobs, self.used.T.tolist(), strict=True):
             self._give(job, numbers)
 
     def _give(self, job: SimJob, numbers: Sequence[float]) -> None:
         (copy,) = job.copies.values()
         job.trained_steps, job.lost_steps = numbers[_TRAINED], numbers[_LOST]
         job.productive_gpu_s = numbers[_PRODUCTIVE]
-        copy.unsaved, copy.ready_s = numbers[_UNSAVED], numbers[_READY]
+        copy.unsaved, copy.ready_s = numbers[_UNSAVED], numbers[READY]
         received = dict(zip(self.gpu_types, numbers[_FIRST_TYPE:], strict=False))
         # A type that the cluster does not have any more receives nothing.
         job.service = {k: received.get(k, service) for k, service in job.service.items()}
 
     def reader(self) -> Callable[[], list[Job]]:
         """Return a function that makes the jobs of a snapshot as they are now, whenever called."""
-        used, shown = self._used, self._shown.copy()
+        used, shown = self.used, self._shown.copy()
         done = used[_TRAINED] - used[_LOST]
         received = used[_FIRST_TYPE : _FIRST_TYPE + len(self.gpu_types)].copy()
 
@@ -136,19 +137,10 @@ class Columns:
 
     def ends_s(self, now_s: float) -> Floats:
         """Return when each job ends if it keeps its GPUs."""
-        used = self._used
+        used = self.used
         left = np.maximum(0.0, used[_TOTAL] - (used[_TRAINED] - used[_LOST]))
-        ends_s: Floats = np.maximum(used[_READY], now_s) + left / used[_THROUGHPUT]
+        ends_s: Floats = np.maximum(used[READY], now_s) + left / used[THROUGHPUT]
         return ends_s
-
-    def whole_steps_s(self, now_s: float, until_s: float, ends_s: Floats) -> Floats:
-        """Return when each job has trained the last whole step that fits in a round."""
-        used = self._used
-        begins_s = np.maximum(now_s, used[_READY])
-        steps = np.floor(used[_THROUGHPUT] * (until_s - begins_s) + 1e-9)
-        # A job too slow for one step a round would otherwise never progress.
-        whole_s = np.where(steps >= 1, begins_s + steps / used[_THROUGHPUT], until_s)
-        return np.where(ends_s <= until_s, ends_s, whole_s)
 
     def advance(
         self, now_s: float, to_s: float, ends_s: Floats, trains_until_s: Floats | None = None
@@ -158,13 +150,13 @@ class Columns:
         `ends_s` are those from `now_s` on.
         """
         self._note_types()
-        used, num_types = self._used, len(self.gpu_types)
+        used, num_types = self.used, len(self.gpu_types)
         held_s = np.maximum(0.0, np.minimum(to_s, ends_s) - now_s)
         until_s = np.minimum(
             to_s if trains_until_s is None else np.minimum(to_s, trains_until_s), ends_s
         )
-        trains_s = np.maximum(0.0, until_s - np.maximum(used[_READY], now_s))
-        steps = trains_s * used[_THROUGHPUT]
+        trains_s = np.maximum(0.0, until_s - np.maximum(used[READY], now_s))
+        steps = trains_s * used[THROUGHPUT]
         used[_UNSAVED] += steps
         used[_TRAINED] += steps
         used[_PRODUCTIVE] += trains_s * used[_GPUS]
@@ -185,6 +177,6 @@ class Columns:
 
     def save(self, now_s: float) -> None:
         """End a round: save the steps."""
-        used = self._used
-        used[_READY] = np.maximum(used[_READY], now_s)
+        used = self.used
+        used[READY] = np.maximum(used[READY], now_s)
         used[_UNSAVED] = 0.0

@@ -161,9 +161,9 @@ class SimJob:
             self.aggregates_s = until_s + self.aggregation_s
         return self.aggregates_s is not None and self.aggregates_s <= to_s + 1e-9
 
-    def end(self) -> Iterable[Gang]:
-        """Finish the job and return the gangs it held."""
-        self._move_to(Phase.DONE)
+    def end(self, phase: Phase) -> Iterable[Gang]:
+        """End the job and return the gangs it held."""
+        self._move_to(phase)
         gangs = [copy.gang for copy in self.copies.values()]
         self.copies.clear()
         self._job = self._held = self.aggregates_s = None

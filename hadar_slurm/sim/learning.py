@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.core.gpu_types import KnownTypes, relative_speeds
+from hadar_slurm.core.gpu_types import KnownTypes, facts_of
 from hadar_slurm.core.job import Job, JobSpec
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput_model import (
@@ -75,6 +75,11 @@ class LearningBackend:
                 spec = replace(job.spec, throughputs=throughputs)
             self._specs[job.job_id] = (spec, self.speeds.version)
         return replace(job, spec=spec)
+
+
+def relative_speeds(names: Iterable[str], known: KnownTypes) -> dict[str, float | None]:
+    """Return the bandwidth of types in GB/s, by their names in lower case; None: not known."""
+    return {name.lower(): facts_of(name, known).bandwidth_gb_s for name in names}
 
 
 def _workload(spec: JobSpec) -> Workload:

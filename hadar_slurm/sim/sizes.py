@@ -27,8 +27,9 @@ _RENEW_S = 1800.0
 class SizesBackend:
     """`inner`, a view of the simulated `world`, observed without the jobs' true total steps.
 
-    Without `durations` a job has as many steps as fit its time limit. With them, its size is what
-    they say, and the limit only its most. With `learns`, jobs that end and that train are counted.
+    Without `durations` a job has as many steps as fit its time limit (one without a limit: as if it
+    had the longest of all). With them, its size is what they say, and the limit only its most. With
+    `learns`, jobs that end and that train are counted.
     """
 
     inner: Backend
@@ -39,6 +40,16 @@ class SizesBackend:
     # The jobs' specs as last believed, and the queued jobs, as they are and as believed.
     _specs: dict[JobId, JobSpec] = field(default_factory=dict)
     _queued: dict[JobId, tuple[Job, Job]] = field(default_factory=dict)
+    # The steps that truly fit the jobs' time limits.
+    _limits: dict[JobId, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        limits_s = [spec.limit_s for spec in self.world.jobs if spec.limit_s < math.inf]
+        longest_s = max(limits_s, default=math.inf)
+        self._limits = {
+            spec.job_id: replace(spec, limit_s=min(spec.limit_s, longest_s)).limit_steps
+            for spec in self.world.jobs
+        }
 
     def observe(self) -> Snapshot:
         """Return the snapshot with the sizes that are believed."""
@@ -79,10 +90,10 @@ class SizesBackend:
         spec, done = job.spec, job.progress.steps_done
         belief: Belief | None = None
         if self.durations is None:
-            total = believed_steps(spec.limit_steps, done, math.inf, 0.0)[0]
+            total = believed_steps(self._limits[spec.job_id], done, math.inf, 0.0)[0]
         else:
             best = self._best(spec)
-            work, limit = work_of(spec), spec.limit_steps
+            work, limit = work_of(spec), self._limits[spec.job_id]
             total = learned_steps(self.durations, work, done=done, best=best, limit_steps=limit)
             if self.learns:  # a distribution that no job can confirm is none to draw sizes from
                 belief = self.durations.belief(work, done / best, limit / best)

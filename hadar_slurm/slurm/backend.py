@@ -239,7 +239,12 @@ class SlurmBackend:
             limits_s=seen.limits_s,
             round_s=self.settings.slot_s,
         )
-        gapped = steerer.gapped(actions, seen.alive)
+        forks = seen.forks.by_parent.items()
+        copies = {task.seen.key: parent for parent, fork in forks for task in fork.copies}
+        stay = {copies[a.job_id] for a in actions if isinstance(a, Renew) and a.job_id in copies}
+        # Further copies may leave their GPUs to plain jobs.
+        bound = [a for a in actions if not (isinstance(a, Stop) and copies.get(a.job_id) in stay)]
+        gapped = steerer.gapped(bound, seen.alive)
         later = {a: Outcome(a, Status.DEFERRED, _GAP) for a in gapped}
         starts = [a for a in actions if isinstance(a, Start) and steerer.may_start(a)]
         named = {start.job_id for start in starts}

@@ -8,8 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ from typing import Any
 
 from chaos.faults import Kind
 from chaos.local_site import LocalSite
-from chaos.records import node_states
+from chaos.opening import Opening
 from chaos.sabotage import Control
 from chaos.slurm_conf import Change
 from chaos.world import (
@@ -45,8 +43,6 @@ from hadar_slurm.slurm.client.scontrol import keeps_types
 OWN_MOUNTS = "CHAOS_HAS_ITS_OWN_MOUNTS"
 NODES = "v100:4,v100:4,p100:4,p100:4,k80:4,v100:2+k80:2"
 SLURMD_TIMEOUT_S = 10
-# The time limit for nodes to report; one that cannot be reached never does.
-_REPORT_WITHIN_S = 10.0
 
 
 @dataclass
@@ -73,6 +69,7 @@ class LocalWorld:
         self.config_file = self.directory / "hadar.yaml"
         self.disks = {name: self.directory / name for name in DISKS}
         self._mounted: list[Path] = []
+        self._opening = self._new_opening()
 
     def up(self) -> None:
         """Start the cluster."""
@@ -113,6 +110,7 @@ class LocalWorld:
 
     def down(self) -> None:
         """Stop the cluster and unmount the disks."""
+        self._opening.end()
         if LocalCluster.exists(self.directory / "c"):
             LocalCluster.attach(self.directory / "c").down()
         for path in self._mounted:
@@ -235,6 +233,7 @@ class LocalWorld:
 
     def stop_controller(self) -> None:
         """Stop slurmctld, which saves its state; a killed 22.05.8 loses some (docs/chaos.md)."""
+        self._opening.end()
         self.cluster.stop_controller()
 
     def start_controller(self) -> None:
@@ -253,29 +252,14 @@ class LocalWorld:
             self.cluster.start_controller()
         finally:
             conf.write_text(text)
-        self._opening = threading.Thread(target=self._open, daemon=True)
-        self._opening.start()
+        self._open()
 
     def _open(self) -> None:
-        """Open the partition once all nodes have reported, or are set DOWN for not reporting.
+        self._opening = self._new_opening()
+        self._opening.begin()
 
-        A node that was set DOWN returns as soon as it reports.
-        """
-        deadline_s = time.monotonic() + _REPORT_WITHIN_S
-        silent: list[str] = []
-        while time.monotonic() < deadline_s:
-            shown = self.run(["scontrol", "show", "node", "-o"], limit_s=5)
-            states = node_states(shown.out)
-            silent = [name for name, state in states.items() if state == "UNREPORTED"]
-            if shown.status == 0 and not silent:
-                break
-            time.sleep(0.2)
-        for name in silent:
-            words = [f"NodeName={name}", "State=DOWN", "Reason=has-not-reported"]
-            self.run(["scontrol", "update", *words], limit_s=5)
-        argv = ["scontrol", "update", "PartitionName=main", "State=UP"]
-        while self.cluster.directory.exists() and self.run(argv, limit_s=5).status != 0:
-            time.sleep(0.5)
+    def _new_opening(self) -> Opening:
+        return Opening(lambda argv, limit_s: self.run(argv, limit_s=limit_s))
 
     def take_node(self, kind: Kind, name: str) -> None:
         """Kill a node with all its jobs, or stop its slurmd while its jobs run on."""
@@ -300,17 +284,19 @@ class LocalWorld:
 
     def reconfigure(self, change: Change) -> None:
         """Change a node in Slurm's configuration, and restart its slurmd and slurmctld."""
+        self._opening.end()
         self.site.reconfigure(change)
 
     def restore(self, change: Change) -> None:
         """Undo `reconfigure`."""
+        self._opening.end()
         self.site.restore(change)
 
     def fail_over(self) -> None:
         """Let slurmctld's backup take over."""
+        self._opening.end()
         self.site.fail_over()
-        self._opening = threading.Thread(target=self._open, daemon=True)
-        self._opening.start()
+        self._open()
 
     def warn(self, text: str) -> None:
         """Have Slurm's commands write `text` on standard error from now on."""

@@ -94,6 +94,22 @@ def test_a_copy_gives_its_gpus_to_another_job(site: Site) -> None:
     eventually(lambda: {site.state(task) for task in tasks} == {"CANCELLED"}, "cancelled")
 
 
+def test_further_copies_leave_their_gpus_to_plain_jobs(site: Site) -> None:
+    """Two of three copies leave for two plain jobs, none returns for a third, one trains on."""
+    site.settings["policy"] = "hadare"
+    site.occupy(n2="gpu:4", n5="gpu:4", n6="gpu:4", n1="gpu:2", n3="gpu:2", n4="gpu:2")
+    site.start(round_seconds=4)
+    job = fork(site, 3, 350)
+    tasks = tasks_of(job, 3)
+    site.until_running(*tasks)
+    plain = [site.submit("--gres=gpu:2", "--wrap=sleep 600", command=["sbatch"]) for _ in range(3)]
+    site.until_running(*plain[:2])
+    (stays,) = (task for task in tasks if site.state(task) == "RUNNING")
+    site.until_completed(stays)
+    site.until_running(plain[2])
+    assert [site.queue()[task].restarts for task in tasks if task != stays] == [1, 1]
+
+
 @pytest.mark.slow
 def test_a_forked_job_outlives_a_node_and_hadard(site: Site) -> None:
     """The other copy runs on; the one on the failed node is requeued, and all complete."""

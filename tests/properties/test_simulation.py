@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,10 @@ from builders import (
 from contenders import NAMED, RIGID_ONLY
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from strategies import failures_of, traces, valid_plans
+from strategies import KINDS, failures_of, traces, valid_plans
 
 from hadar_slurm.core.cluster import Cluster
-from hadar_slurm.core.job import Job, JobSpec
+from hadar_slurm.core.job import Job, JobSpec, Phase
 from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
 from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status
@@ -206,6 +207,62 @@ def test_no_plan_however_foolish_breaks_the_books(
     lines = lines_of(records)
     event(f"{summarize(lines).moves} moves")
     check_conserved(world.cluster, world.jobs, lines)
+
+
+limits_s = st.sampled_from((inf, 50.0, 300.0, 1000.0))
+types = st.sampled_from(("", *map(str.lower, KINDS)))
+
+
+def limited(data: st.DataObject, jobs: tuple[JobSpec, ...]) -> tuple[JobSpec, ...]:
+    """Return the jobs, each with a limit or none."""
+    return tuple(
+        replace(spec, limit_s=data.draw(limits_s), limit_type=data.draw(types)) for spec in jobs
+    )
+
+
+@given(data=st.data(), name=st.sampled_from(sorted(NAMED)), adjusts=st.booleans())
+def test_no_run_is_longer_than_its_limit_and_every_job_ends_once(
+    data: st.DataObject, name: str, adjusts: bool
+) -> None:
+    """Under every policy, with failures of nodes and copies; run_experiment checks the accounts."""
+    policy = NAMED[name]()
+    cluster, jobs = data.draw(traces(may_fork=policy.name not in RIGID_ONLY))
+    jobs = limited(data, jobs)
+    settings = ExperimentSettings(
+        360.0, failures=data.draw(failures_of(cluster)), adjusts_limits=adjusts
+    )
+    records: list[RoundRecord] = []
+    result = run_experiment(jobs, cluster, policy, settings, on_round=records.append)
+    event(f"killed: {result.killed}")
+    ends = Counter(e.job_id for r in records for e in (r.snapshot.ended if r.snapshot else ()))
+    assert ends == Counter(spec.job_id for spec in jobs)
+    assert result.completed + result.killed == len(jobs)
+    held_s: Counter[str] = Counter()
+    specs = {spec.job_id: spec for spec in jobs}
+    for segment in result.segments:
+        lasts_s = segment.end_s - segment.start_s
+        held_s[segment.job_id] += lasts_s * segment.gang.num_gpus
+        if not adjusts:
+            assert lasts_s <= specs[segment.job_id].limit_s * (1 + 1e-9)
+    lost = [done.job_id for done in result.jcts if done.is_killed]
+    assert result.killed_gpu_s * (1 + 1e-6) + 1e-3 >= sum(held_s[job_id] for job_id in lost)
+    assert all(specs[job_id].limit_s < inf for job_id in lost)
+
+
+@given(data=st.data())
+def test_limits_hold_under_any_valid_plans(data: st.DataObject) -> None:
+    """Jobs are stopped, moved and started again at random."""
+    cluster, jobs = data.draw(traces())
+    jobs = limited(data, jobs)
+    world = SimBackend(cluster, jobs)
+    records = run(world, Restless(data), length_s=360.0, max_rounds=8)
+    specs = {spec.job_id: spec for spec in jobs}
+    for segment in segments(lines_of(records)):
+        lasts_s = segment.end_s - segment.start_s
+        assert lasts_s <= specs[segment.job_id].limit_s * (1 + 1e-9)
+    phases = [end.phase for r in records for end in (r.snapshot.ended if r.snapshot else ())]
+    event(f"killed: {phases.count(Phase.FAILED)}")
+    assert set(phases) <= {Phase.DONE, Phase.FAILED}
 
 
 @given(cost_s=st.floats(0, 200), num_moves=st.integers(0, 4))

@@ -21,6 +21,7 @@ from hadar_slurm.lab.checks import check_choice
 from hadar_slurm.lab.demo.both_runs import WAYS, DemoSettings, both_runs
 from hadar_slurm.lab.demo.report import (
     job_table,
+    killed_text,
     plan_mismatches,
     summarize_run,
     summary_tree,
@@ -94,7 +95,9 @@ def show_results(
     if as_json:
         print(json.dumps(tree, indent=2))
     console.print(job_table(plain, hadar))
-    console.print(total_table(summarize_run(plain, capacity), summarize_run(hadar, capacity)))
+    killed = killed_text(plain), killed_text(hadar)
+    summaries = summarize_run(plain, capacity), summarize_run(hadar, capacity)
+    console.print(total_table(*summaries, killed))
     for name in files:
         console.print(f"{name}: {output / name}", soft_wrap=True)
     lost = [run.job.name for run in (*plain, *hadar) if not run.has_finished]

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from hadar_slurm.core.cluster import Cluster, natural_key
+from hadar_slurm.lab.demo.report import killed_text
 from hadar_slurm.lab.demo.runs import JobRun
 from hadar_slurm.lab.study.gantt import draw_by_name
 from hadar_slurm.lab.study.occupancy import Occupancy, occupancy
@@ -22,6 +23,7 @@ def draw_runs(path: Path, cluster: Cluster, runs: Mapping[str, Sequence[JobRun]]
         numbers = {run.job_id: names.index(run.job.name) for run in jobs}
         seen = occupancy(segments, cluster, numbers, start_s=0.0, end_s=end_s)
         if seen is not None:
-            mean_s = fmean(run.jct_s for run in jobs)
-            panels[f"{title}: all done after {end_s:.0f} s, mean JCT {mean_s:.1f} s"] = seen
+            mean_s, killed = fmean(run.jct_s for run in jobs), killed_text(jobs)
+            heading = f"{title}: all done after {end_s:.0f} s, mean JCT {mean_s:.1f} s"
+            panels[f"{heading}, ended by limit: {killed}" if killed else heading] = seen
     draw_by_name(path, panels, [name.removeprefix("demo-") for name in names])

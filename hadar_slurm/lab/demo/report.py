@@ -71,12 +71,29 @@ def _cells(run: JobRun) -> tuple[str, str, str]:
     return " ".join(gpu_types), str(max(0, len(run.segments) - 1)), jct
 
 
-def total_table(plain: Summary, hadar: Summary) -> Table:
-    """Return the figures of both runs and the gain with hadard."""
+def killed_text(runs: Sequence[JobRun]) -> str:
+    """Return how many jobs Slurm ended at their time limits, and the share of the GPU time lost.
+
+    "" where there is none.
+    """
+    killed, held_s = [run for run in runs if run.is_killed], sum(run.gpu_s for run in runs)
+    if not killed:
+        return ""
+    lost = sum(run.gpu_s for run in killed) / max(held_s, 1e-9)
+    return f"{len(killed)}, {lost:.0%} of GPU time"
+
+
+def total_table(plain: Summary, hadar: Summary, killed: tuple[str, str] = ("", "")) -> Table:
+    """Return the figures of both runs and the gain with hadard.
+
+    `killed` says of both which jobs their time limits ended (`killed_text`).
+    """
     table = Table(title="In all", title_justify="left")
     for heading in ("", "plain Slurm", "hadar", "gain"):
         table.add_column(heading, justify="right" if heading else "left")
     table.add_row("jobs finished", str(plain.finished), str(hadar.finished), "")
+    if any(killed):
+        table.add_row("ended by their time limit", *(text or "-" for text in killed), "")
     for name, before, after in (
         ("total time (TTD)", plain.ttd_s, hadar.ttd_s),
         ("mean completion time (JCT)", plain.mean_jct_s, hadar.mean_jct_s),
@@ -132,6 +149,8 @@ def _run_tree(runs: Sequence[JobRun], capacity: Mapping[str, int]) -> dict[str, 
     return {
         **summary,
         "lost": len(runs) - int(summary["finished"]),
+        "killed": sum(run.is_killed for run in runs),
+        "killed_gpu_s": sum(run.gpu_s for run in runs if run.is_killed),
         "trained_twice": sum(run.steps_trained > run.job.total_steps for run in runs),
         "states": dict(Counter(run.state for run in runs)),
     }

@@ -55,6 +55,16 @@ class JobRun:
         return self.state == "COMPLETED" and is_whole
 
     @property
+    def is_killed(self) -> bool:
+        """Whether Slurm ended the job at its time limit."""
+        return self.state == "TIMEOUT"
+
+    @property
+    def gpu_s(self) -> float:
+        """Return the GPU-seconds that it held."""
+        return sum(s.gang.num_gpus * (s.end_s - s.start_s) for s in self.segments)
+
+    @property
     def jct_s(self) -> float:
         """Return the time from submission to end."""
         return self.ended_s - self.submitted_s
@@ -199,8 +209,6 @@ class Daemon:
     directory: Path
     environment: Mapping[str, str]
     config: Mapping[str, object]
-    # The interpreter of the installation that is run.
-    python: str = sys.executable
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -223,7 +231,7 @@ class Daemon:
         path.write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [self.python, "-m", "hadar_slurm.daemon.main", "--config", str(path)],
+                [sys.executable, "-m", "hadar_slurm.daemon.main", "--config", str(path)],
                 env=dict(self.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

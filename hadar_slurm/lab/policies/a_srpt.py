@@ -26,7 +26,7 @@ from hadar_slurm.core.job import Job
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.placement.allocator import Allocator
-from hadar_slurm.policies.policy import without_options
+from hadar_slurm.policies.entry_point import without_options
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,14 @@
 """Some users under a policy, the others under plain Slurm, on the same GPUs.
 
-Slurm keeps the queue: it decides in order of submission, with backfill (`policies/backfill.py`),
-which GPUs the jobs of either side get. The policy decides which jobs of its users run on the GPUs
-that its users got, and may stop and migrate them. So in each round
+Slurm keeps the queue: it decides by priority and with backfill (`lab/policies/slurm`) which GPUs
+the jobs of either side get. The policy decides which jobs of its users run on the GPUs that its
+users got, and may stop and migrate them. So in each round
 
 1. plain Slurm plans the whole queue. What it starts of other users' jobs is started;
 2. the policy plans its users' jobs on all GPUs but those of other users' jobs, and but the free
    ones of types for which other users' jobs still wait;
-3. other users' waiting jobs may start on what the policy has left free, again in order and with
-   backfill.
+3. other users' waiting jobs may start on what the policy has left free, again by priority and
+   with backfill.
 
 A job of another user is never stopped or migrated. With no such job the policy decides alone.
 """
@@ -24,8 +24,16 @@ from hadar_slurm.core.gang import Allocation
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
-from hadar_slurm.policies.backfill import SlurmBackfill
+from hadar_slurm.lab.policies.slurm.policy import PlainSlurm
 from hadar_slurm.policies.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """What either policy keeps from one plan to the next."""
+
+    plain: object = None
+    adopted: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +42,7 @@ class Adoption:
 
     adopted: Policy
     users: frozenset[str]
-    plain: Policy = field(default_factory=SlurmBackfill)
+    plain: Policy = field(default_factory=PlainSlurm)
 
     @property
     def name(self) -> str:
@@ -43,13 +51,18 @@ class Adoption:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return which jobs run in `round_`, and on which GPUs."""
-        jobs = snapshot.jobs
+        jobs, memory = snapshot.jobs, round_.memory
+        if not isinstance(memory, _Memory):
+            memory = _Memory()
+        round_ = replace(round_, memory=memory.adopted)
         others = [job for job in jobs if job.spec.user not in self.users]
         if not others:
-            return self.adopted.plan(snapshot, round_)
-        queue = self.plain.plan(snapshot, round_)
+            plan = self.adopted.plan(snapshot, round_)
+            return replace(plan, memory=replace(memory, adopted=plan.memory))
+        queue = self.plain.plan(snapshot, replace(round_, memory=memory.plain))
+        memory = replace(memory, plain=queue.memory)
         if len(others) == len(jobs):
-            return replace(queue, memory=round_.memory)
+            return replace(queue, memory=memory)
         granted = queue.by_id
         placed = {job.job_id: granted[job.job_id] for job in others if job.job_id in granted}
         waiting = [job for job in others if job.job_id not in placed]
@@ -66,12 +79,14 @@ class Adoption:
                 occupied=dict(snapshot.occupied),
                 rules=snapshot.rules,
             )
-            later = self.plain.plan(rest, replace(round_, may_move=False))
+            again = replace(round_, may_move=False, memory=memory.plain)
+            later = self.plain.plan(rest, again)
+            memory = replace(memory, plain=later.memory)
             placed |= later.by_id
             reasons = dict(later.waiting) | dict(plan.waiting)
         else:
             reasons = dict(plan.waiting)
-        both = Plan.of(placed, reasons, dict(plan.figures), plan.memory)
+        both = Plan.of(placed, reasons, dict(plan.figures), replace(memory, adopted=plan.memory))
         return replace(both, next_round_s=plan.next_round_s)
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.lab.policies.tiresias import Tiresias
-from hadar_slurm.policies.policy import without_options
+from hadar_slurm.policies.entry_point import without_options
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,8 @@ from hadar_slurm.lab.policies.interior import Floats
 from hadar_slurm.lab.policies.lengths import unknown_lengths
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.node_assignment import assign_nodes
-from hadar_slurm.policies.policy import open_gpus, without_options
+from hadar_slurm.policies.entry_point import without_options
+from hadar_slurm.policies.policy import open_gpus
 
 _Rows = NDArray[np.intp]
 

@@ -29,7 +29,7 @@ from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.lab.policies.lengths import normalised_service, unknown_lengths
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.node_assignment import assign_nodes
-from hadar_slurm.policies.policy import without_options
+from hadar_slurm.policies.entry_point import without_options
 
 # Bonus factor for the type on which a job runs: a migration costs a restart.
 _STAYS = 1.1

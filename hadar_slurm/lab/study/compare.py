@@ -149,6 +149,8 @@ class Cell:
     def policy_name(self) -> str:
         """Return the policy, with its knowledge and its shares where not usual."""
         notes, shares = self._knows, self.user_shares
+        keeps = getattr(make_policy(self.policy), "keeps_limits", False)
+        notes += ["time-on"] if self.settings.adjusts_limits and not keeps else []
         notes += [] if shares is None else [f"user_shares {shares:g}"]
         notes += [] if self.adoption is None else [f"{self.adoption:g} % of users"]
         return f"{self.policy} ({', '.join(notes)})" if notes else self.policy
@@ -256,17 +258,28 @@ def run_cell(cell: Cell, *, on_progress: Callable[[int], None] = lambda done: No
     return record | {"took_s": time.perf_counter() - began}
 
 
-def _figures(cell: Cell, result: Result, limits: Bounds) -> Record:
+def _over_bounds(cell: Cell, result: Result, limits: Bounds) -> Record:
+    """Return TTD and mean JCT over their bounds, which are for all steps of all jobs.
+
+    None where a time limit has ended a job, or where the bound is 0.
+    """
     ttd_bound_s = limits.ttd_forking_s if cell.is_forked else limits.ttd_gang_s
     jct_bound_s = limits.mean_jct_s if cell.is_forked else limits.mean_jct_gang_s
-    if result.completed < result.jobs:
-        raise HadarError(f"{result.jobs - result.completed} of {result.jobs} jobs did not end")
-    pairs = {"TTD": (result.ttd_s, ttd_bound_s), "mean JCT": (result.mean_jct_s, jct_bound_s)}
+    pairs = {"ttd": (result.ttd_s, ttd_bound_s), "mean_jct": (result.mean_jct_s, jct_bound_s)}
+    found: Record = {}
     for what, (value_s, least_s) in pairs.items():
-        if value_s < least_s * (1 - _BOUND_ROUNDING):
+        if value_s < least_s * (1 - _BOUND_ROUNDING) and not result.killed:
             raise HadarError(
                 f"{what} {value_s:g} s is below its lower bound {least_s:g} s: one of them is wrong"
             )
+        has_ratio = least_s > 0 and not result.killed
+        found[f"{what}_over_bound"] = value_s / least_s if has_ratio else None
+    return found
+
+
+def _figures(cell: Cell, result: Result, limits: Bounds) -> Record:
+    if missing := result.jobs - result.completed - result.killed:
+        raise HadarError(f"{missing} of {result.jobs} jobs did not end")
     specs = cell.workload.specs
     numbers = {spec.job_id: number for number, spec in enumerate(specs)}
     ended = sorted(result.jcts, key=lambda jct: numbers[jct.job_id])
@@ -278,9 +291,9 @@ def _figures(cell: Cell, result: Result, limits: Bounds) -> Record:
         "status": "done",
         **{k: value for k, value in result.figures.items() if k not in ("policy", "jobs")},
         **{f"bound_{name}": value for name, value in asdict(limits).items()},
-        "ttd_over_bound": result.ttd_s / ttd_bound_s if ttd_bound_s > 0 else None,
-        "mean_jct_over_bound": result.mean_jct_s / jct_bound_s if jct_bound_s > 0 else None,
+        **_over_bounds(cell, result, limits),
         "jcts_s": [round(jct.jct_s, 3) for jct in ended],
+        "killed_jobs": [number for number, jct in enumerate(ended) if jct.is_killed],
         "users": [spec.user for spec in specs],
         **({} if cell.adoption is None else {"adopters": sorted(cell.adopters)}),
         "gpu_hours": [_gpu_hours(spec, cell.cluster) for spec in specs],

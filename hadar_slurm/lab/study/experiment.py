@@ -27,6 +27,7 @@ from hadar_slurm.sim.backend import GAVEL_RULES, Failure, SimBackend
 from hadar_slurm.sim.claims import ClaimsBackend, UserClaim
 from hadar_slurm.sim.learning import LearningBackend
 from hadar_slurm.sim.sizes import SizesBackend, learned_from
+from hadar_slurm.sim.whole_rounds import WholeRounds
 
 RULES = ("hadar", "gavel")
 ORACLE = "oracle"
@@ -55,6 +56,9 @@ class ExperimentSettings:
     sizes: str = ORACLE
     # Whether what users claim of their jobs is bounded before policies see it, as by hadard.
     bounds_claims: bool = True
+    # Whether hadard adjusts time limits to the types that jobs get, as users name the type for
+    # which they wrote theirs. A policy with `keeps_limits` never does.
+    adjusts_limits: bool = False
 
     def __post_init__(self) -> None:
         if self.rules not in RULES:
@@ -87,6 +91,11 @@ def telling_ended(tell: Callable[[int], None]) -> Callable[[RoundRecord], None]:
     return read
 
 
+def rules_for(policy: Policy) -> GangRules:
+    """Return the gangs that a policy may make; plain Slurm splits --gpus=N as it likes."""
+    return GangRules(is_uniform=not getattr(policy, "splits_unevenly", False))
+
+
 def run_experiment(
     specs: Sequence[JobSpec],
     cluster: Cluster,
@@ -103,9 +112,13 @@ def run_experiment(
     """
     settings = settings or ExperimentSettings()
     is_gavels = settings.rules == "gavel"
-    rules = GAVEL_RULES if is_gavels else GangRules()
-    world = SimBackend(
-        cluster, specs, rules=rules, rounds_end_together=is_gavels, failures=settings.failures
+    rules = GAVEL_RULES if is_gavels else rules_for(policy)
+    world = (WholeRounds if is_gavels else SimBackend)(
+        cluster,
+        specs,
+        rules=rules,
+        failures=settings.failures,
+        adjusts_limits=settings.adjusts_limits and not getattr(policy, "keeps_limits", False),
     )
     tally = RunTally(cpu_s())
 

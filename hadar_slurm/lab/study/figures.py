@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hadar_slurm.core.cluster import Cluster, JobId
-from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.snapshot import GangRules
+from hadar_slurm.core.job import JobSpec, Phase
+from hadar_slurm.core.snapshot import Ended, GangRules
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.errors import HadarError
 from hadar_slurm.metrics import Segment, Segments, num_moves
@@ -28,6 +28,8 @@ class Completion(NamedTuple):
     job_id: JobId
     submitted_s: float
     end_s: float
+    # Whether it was ended by its time limit before it had trained all its steps.
+    is_killed: bool = False
 
     @property
     def jct_s(self) -> float:
@@ -41,10 +43,16 @@ class Result:
 
     policy: str
     jobs: int
+    # All steps trained.
     completed: int
+    # Ended by their time limits; the GPU-seconds that these jobs held, on all types, and their
+    # share of what all jobs held. All that they trained is lost.
+    killed: int
+    killed_gpu_s: float
+    killed_share: float
     # First submission to last end.
     ttd_s: float
-    # Submission to end.
+    # Submission to end, of killed jobs too.
     mean_jct_s: float
     p50_jct_s: float
     p95_jct_s: float
@@ -54,16 +62,17 @@ class Result:
     # Longest uninterrupted time of any job without GPUs.
     max_wait_s: float
     # Finish-time fairness, rho of Themis (NSDI'20): JCT over the time on a 1/n share of every GPU
-    # type, n being the mean number of jobs present during the job's life.
+    # type, n being the mean number of jobs present during the job's life. Killed jobs have none.
     mean_ftf: float
     max_ftf: float
-    # Slow-down: JCT over the time alone on the fastest type, on as few nodes as possible.
+    # Slow-down: JCT over the time alone on the fastest type, on as few nodes as possible. Killed
+    # jobs have none.
     mean_slowdown: float
     p99_slowdown: float
     # Mean slow-down of each user's jobs: mean and largest over the users. None: no job has a user.
     mean_user_slowdown: float | None
     max_user_slowdown: float | None
-    # Fraction of GPU time until TTD in which steps were trained.
+    # Fraction of GPU time until TTD in which steps were trained, those of killed jobs included.
     utilization: float
     # Fraction of each type's time until TTD that jobs held.
     utilization_by_type: Mapping[str, float]
@@ -90,8 +99,9 @@ class Result:
 def check_accounts(world: SimBackend, segments: Sequence[Segment]) -> None:
     """Raise HadarError unless steps and GPU-seconds balance.
 
-    Every ended job has trained its steps, plus those lost by node failures; and the simulator's
-    GPU-seconds equal those of the segments, which follow from the loop's actions.
+    Every job that is done has trained its steps, plus those lost by node failures, and one that was
+    ended by its time limit fewer. The simulator's GPU-seconds equal those of the segments, which
+    follow from the loop's actions.
     """
     held: defaultdict[tuple[JobId, str], float] = defaultdict(float)
     for segment in segments:
@@ -99,8 +109,11 @@ def check_accounts(world: SimBackend, segments: Sequence[Segment]) -> None:
             held[segment.job_id, gpu_type] += count * (segment.end_s - segment.start_s)
     for job_id, job in world.sim_jobs.items():
         total = job.spec.total_steps
-        if job.phase.is_final and abs(job.steps_done - total) > _ROUNDING * total + 1e-3:
-            raise HadarError(f"job {job_id} ended after {job.steps_done:g} of {total} steps")
+        left, rounding = total - job.steps_done, _ROUNDING * total + 1e-3
+        is_off = left <= 0 if job.phase is Phase.FAILED else abs(left) > rounding
+        if job.phase.is_final and is_off:
+            how = f"{job.phase} after {job.steps_done:g} of {total} steps"
+            raise HadarError(f"job {job_id} is {how}")
         for gpu_type, service in job.service.items() if job.phase.is_final else ():
             if abs(service - held[job_id, gpu_type]) > _ROUNDING * service + 1e-3:
                 received = f"job {job_id} received {service:g} GPU-seconds of {gpu_type}"
@@ -113,7 +126,7 @@ class RunTally:
 
     began_s: float
     book: Segments = field(default_factory=Segments)
-    ended: dict[JobId, float] = field(default_factory=dict)
+    ended: dict[JobId, Ended] = field(default_factory=dict)
     decisions_s: list[float] = field(default_factory=list)
 
     def add(self, record: RoundRecord) -> None:
@@ -123,13 +136,14 @@ class RunTally:
         self.book.add(record)
         self.decisions_s.append(record.durations["plan"])
         for end in record.snapshot.ended if record.snapshot else ():
-            self.ended[end.job_id] = end.end_s
+            self.ended[end.job_id] = end
 
     def result(self, policy: str, world: SimBackend, segments: Sequence[Segment]) -> Result:
         """Return the figures of the run."""
         specs = {spec.job_id: spec for spec in world.jobs}
         jcts = tuple(
-            Completion(job, specs[job].submitted_s, end) for job, end in self.ended.items()
+            Completion(job, specs[job].submitted_s, end.end_s, end.phase is Phase.FAILED)
+            for job, end in self.ended.items()
         )
         first_s = min((spec.submitted_s for spec in world.jobs), default=0.0)
         ttd_s = max((done.end_s for done in jcts), default=first_s) - first_s
@@ -138,7 +152,8 @@ class RunTally:
         return Result(
             policy=policy,
             jobs=len(specs),
-            completed=len(jcts),
+            completed=sum(not done.is_killed for done in jcts),
+            **_of_killed(jcts, world),
             ttd_s=ttd_s,
             **_of_jobs(jcts, specs, world),
             mean_queueing_s=float(np.mean(list(queued_s.values()) or [0.0])),
@@ -161,9 +176,10 @@ def _of_jobs(
     cluster = world.cluster
     times_s = np.array([done.jct_s for done in jcts] or [0.0])
     p50_jct_s, p95_jct_s, p99_jct_s = (float(np.percentile(times_s, q)) for q in (50, 95, 99))
-    ftf = finish_time_fairness(jcts, specs, cluster) if jcts else np.zeros(1)
-    slow = slowdowns(jcts, specs, cluster, world.rules) if jcts else np.ones(1)
-    by_user = list(user_slowdowns(jcts, specs, slow).values()) if jcts else []
+    whole = [done for done in jcts if not done.is_killed]
+    ftf = finish_time_fairness(jcts, specs, cluster) if whole else np.zeros(1)
+    slow = slowdowns(whole, specs, cluster, world.rules) if whole else np.ones(1)
+    by_user = list(user_slowdowns(whole, specs, slow).values()) if whole else []
     return {
         "mean_jct_s": float(times_s.mean()),
         "p50_jct_s": p50_jct_s,
@@ -176,6 +192,15 @@ def _of_jobs(
         "mean_user_slowdown": float(np.mean(by_user)) if by_user else None,
         "max_user_slowdown": max(by_user, default=None),
     }
+
+
+def _of_killed(jcts: Sequence[Completion], world: SimBackend) -> dict[str, Any]:
+    """Return the figures of a result that are about jobs ended by their time limits."""
+    held_s = {job_id: sum(job.service.values()) for job_id, job in world.sim_jobs.items()}
+    killed = [done.job_id for done in jcts if done.is_killed]
+    lost_s = sum(held_s[job_id] for job_id in killed)
+    share = lost_s / max(sum(held_s.values()), 1e-9)
+    return {"killed": len(killed), "killed_gpu_s": lost_s, "killed_share": share}
 
 
 def _of_gpus(world: SimBackend, span_s: float) -> dict[str, Any]:
@@ -213,11 +238,12 @@ def waits_s(
 def finish_time_fairness(
     jcts: Sequence[Completion], specs: Mapping[JobId, JobSpec], cluster: Cluster
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return rho of every completed job: its JCT over its time on a 1/n share of the cluster.
+    """Return rho of every job with all steps trained: its JCT over its time on a 1/n share of the
+    cluster.
 
     On that share a job of W GPUs spends the fraction capacity_r / (n W) of its time on type r, all
     types together at most 1 (Gavel, OSDI'20, finish-time fairness policy); n is the number of jobs
-    present, averaged over the job's life.
+    present, killed ones too, averaged over the job's life.
     """
     came = np.sort(np.array([done.submitted_s for done in jcts]))
     ended = np.sort(np.array([done.end_s for done in jcts]))
@@ -236,6 +262,8 @@ def finish_time_fairness(
 
     rho = []
     for done in jcts:
+        if done.is_killed:
+            continue
         spec = specs[done.job_id]
         present = job_seconds_until(done.end_s) - job_seconds_until(done.submitted_s)
         num_jobs = max(1.0, present / max(done.jct_s, 1e-9))

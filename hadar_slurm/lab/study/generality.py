@@ -70,6 +70,8 @@ def cells(
     workloads: Sequence[ClusterWorkload],
     policies: Sequence[str] | None,
     sizes: Sequence[str] = (ORACLE,),
+    *,
+    adjusts_limits: bool = False,
 ) -> list[Cell]:
     """Return the runs of every policy (None: `POLICIES`) on every workload, with such sizes."""
     return [
@@ -78,7 +80,7 @@ def cells(
             cluster=each.cluster,
             cluster_name=each.cluster_name,
             policy=policy,
-            settings=ExperimentSettings(sizes=known),
+            settings=ExperimentSettings(sizes=known, adjusts_limits=adjusts_limits),
         )
         for each in workloads
         for known in sizes
@@ -300,6 +302,7 @@ def _workload_tree(group: ComparableRuns, found: Sequence[Ratios]) -> dict[str, 
         "name": _name(group),
         **{name: group.labels[name] for name in names},
         "seeds": group.num_seeds,
+        **({"killed": _killed(group)} if group.has_killed else {}),
         "figures": {
             _key(row.column): {
                 "best_peer": row.best_peer,
@@ -309,6 +312,11 @@ def _workload_tree(group: ComparableRuns, found: Sequence[Ratios]) -> dict[str, 
             for row in rows
         },
     }
+
+
+def _killed(group: ComparableRuns) -> dict[str, float | None]:
+    """Return how many jobs their time limits ended, by policy; means over the seeds."""
+    return {entry.policy: entry.mean(group.column("killed")) for entry in group.done}
 
 
 def _overall_tree(each: Ratios) -> dict[str, object]:

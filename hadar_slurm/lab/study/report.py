@@ -17,11 +17,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hadar_slurm.lab.study import plots
 from hadar_slurm.lab.study.compare import Record
-from hadar_slurm.lab.study.summary import HOUR_S, ComparableRuns, Note, Series
+from hadar_slurm.lab.study.summary import HOUR_S, KILLED_WORDS, ComparableRuns, Note, Series
 
 # Too long for tables; only the cells' files have them.
 _NOT_IN_TABLES = (
-    "jcts_s", "users", "adopters", "gpu_hours", "occupancy", "detail", "version", "knows",
+    "jcts_s", "killed_jobs", "users", "adopters", "gpu_hours", "occupancy", "detail", "version",
+    "knows",
 )  # fmt: skip
 
 
@@ -120,7 +121,8 @@ def page(comparison: Comparison) -> str:
         charted=charted,
         gantts=gantts,
         until_h=max((float(e.records[0]["ttd_s"]) for e in gantts), default=0.0) / HOUR_S,
-        columns=done[0].columns if done else (),
+        columns={column.name: column for group in done for column in group.columns}.values(),
+        killed_words=KILLED_WORDS,
         made=list(dict.fromkeys(made[:1] + made[-1:])),
         machines=sorted({str(record["machine"]) for record in records if "machine" in record}),
         versions=sorted(

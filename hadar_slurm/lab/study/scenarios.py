@@ -59,6 +59,8 @@ class Overrides:
     # The sources of sizes, for a scenario that takes them.
     sizes: tuple[str, ...] | None = None
     limits: LimitHabits | None = None
+    # Whether limits are longer on slower types than those for which they were written.
+    adjusts_limits: bool = False
     # A workload of jobs that have ended before; "" for none.
     history: str = ""
     # Shares of the users, in per cent, whose jobs are the policies'; none: all jobs are.
@@ -342,7 +344,10 @@ def _generality_cells(choices: Overrides, table: ThroughputTable) -> list[Cell]:
         for each in [*ours, *choices.workloads]
         for jobs in with_limits(each.workload, each.cluster, choices.limits, seeds)
     ]
-    return generality.cells(workloads, choices.policies, choices.sizes or (ORACLE,))
+    adjusts = choices.adjusts_limits
+    return generality.cells(
+        workloads, choices.policies, choices.sizes or (ORACLE,), adjusts_limits=adjusts
+    )
 
 
 def _liars_cells(choices: Overrides, table: ThroughputTable) -> list[Cell]:

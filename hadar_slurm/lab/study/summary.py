@@ -50,6 +50,12 @@ class Column:
         return "-" if value is None or not math.isfinite(value) else f"{value:,.{self.digits}f}"
 
 
+KILLED_WORDS = (
+    "Time limits ended jobs before all their steps were trained. Such a job counts as done at its "
+    "limit, so mean JCT and TTD look shorter where many are ended; the GPU time that it held is "
+    "lost. Slow-downs and FTF leave it out, and no ratio to a bound is shown."
+)
+
 _percent = partial(Column, factor=100.0, best="")
 
 
@@ -81,6 +87,16 @@ USER_COLUMNS: tuple[Column, ...] = (
         "worst user",
         "Mean slow-down of the jobs of the user for whom it is largest.",
         2,
+    ),
+)
+KILLED_COLUMNS: tuple[Column, ...] = (
+    Column("killed", "ended by limit", "Jobs ended by their time limit with steps left."),
+    _percent(
+        "killed_share",
+        "lost %",
+        "Share of the GPU time held by jobs that was held by those ended by their time limit; all "
+        "that they trained is lost.",
+        best=_LEAST,
     ),
 )
 COLUMNS: tuple[Column, ...] = (
@@ -146,6 +162,7 @@ COLUMNS: tuple[Column, ...] = (
         "Cluster resource utilisation (CRU): share of all GPU time until TTD that jobs held, "
         "restarts and aggregation included.",
     ),
+    *KILLED_COLUMNS,
 )
 LAST_COLUMNS: tuple[Column, ...] = (
     Column("moves", "moves", "Starts beyond each job's first; each costs the restart time.", 0),
@@ -195,12 +212,21 @@ class ComparableRuns:
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """Return the columns of the table, with those of GPU types and, where known, of users."""
-        has_users = any(
-            c.get(r) is not None for c in USER_COLUMNS for e in self.done for r in e.records
-        )
-        known = [column for column in COLUMNS if has_users or column not in USER_COLUMNS]
+        """Return the columns of the table, with those of GPU types and, where known, of users.
+
+        Also those of jobs ended by their time limits, where there are any.
+        """
+        records = [record for entry in self.done for record in entry.records]
+        has_users = any(c.get(record) is not None for c in USER_COLUMNS for record in records)
+        absent = () if has_users else USER_COLUMNS
+        absent += () if self.has_killed else KILLED_COLUMNS
+        known = [column for column in COLUMNS if column not in absent]
         return (*known, *map(_held, self.gpu_types), *LAST_COLUMNS)
+
+    @cached_property
+    def has_killed(self) -> bool:
+        """Return whether time limits ended any job."""
+        return any(record.get("killed") for entry in self.done for record in entry.records)
 
     def column(self, name: str) -> Column:
         """Return the column with this name."""
@@ -271,6 +297,22 @@ class Note:
     table: tuple[tuple[str, ...], ...] = ()
     # Drawn above the table.
     matrix: Matrix | None = None
+
+
+def killed_notes(groups: Sequence[ComparableRuns]) -> list[Note]:
+    """Return how many jobs time limits ended, and the share of the GPU time lost; none if none."""
+    if not any(group.has_killed for group in groups):
+        return []
+    policies = tuple(dict.fromkeys(entry.policy for group in groups for entry in group.done))
+    rows = []
+    for group in groups:
+        texts = {}
+        for entry in group.done:
+            number, share = (column.text(entry.mean(column)) for column in KILLED_COLUMNS)
+            texts[entry.policy] = f"{number} ({share} %)"
+        rows.append((group.title, *(texts.get(policy, "-") for policy in policies)))
+    words = (KILLED_WORDS, "Jobs ended; in brackets the share of the GPU time held that was lost.")
+    return [Note("Jobs ended by their time limits", words, (("", *policies), *rows))]
 
 
 @dataclass(frozen=True, slots=True)

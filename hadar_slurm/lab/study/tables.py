@@ -22,13 +22,13 @@ from rich.text import Text
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.lab.study.compare import Cell, Record
 from hadar_slurm.lab.study.running.cells import CellRunner, Watcher, run_cells
-from hadar_slurm.lab.study.summary import ComparableRuns, Note
+from hadar_slurm.lab.study.summary import KILLED_WORDS, ComparableRuns, Note
 
 # Width of the whole table, used for files and pipes; narrower terminals get fewer columns.
 _WIDE = 200
 _FEW = (
     "ttd_h", "ttd_over_bound", "mean_jct_h", "mean_jct_over_bound", "p95_jct_h", "queueing_h",
-    "mean_ftf", "utilization", "moves", "decision_ms_p50",
+    "mean_ftf", "utilization", "killed", "killed_share", "moves", "decision_ms_p50",
 )  # fmt: skip
 _READABLE = 100
 # Exit status after Ctrl-C, as in shells.
@@ -129,13 +129,15 @@ def show_notes(notes: Sequence[Note], console: Console) -> None:
 
 def _group_table(group: ComparableRuns, *, has_room: bool) -> Table:
     seeds = f", mean of {group.num_seeds} seeds" if group.num_seeds > 1 else ""
+    captions = [] if has_room else ["files and wider terminals show more columns"]
+    captions += [KILLED_WORDS] if group.has_killed else []
     columns = [column for column in group.columns if has_room or column.name in _FEW]
     table = Table(
         title=Text(group.title + seeds, style="bold"),
         title_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
-        caption=None if has_room else "files and wider terminals show more columns",
+        caption=Text("\n".join(captions)) if captions else None,
         caption_justify="left",
     )
     table.add_column("policy", no_wrap=True, vertical="bottom")

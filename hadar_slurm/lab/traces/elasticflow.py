@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.throughput import workload_name
+from hadar_slurm.jobspec.identity import workload_name
 from hadar_slurm.lab.traces.fields import TraceError, gang_size, seconds, shown, steps
 from hadar_slurm.lab.traces.model import Trace, by_arrival
 from hadar_slurm.lab.traces.speeds import SpeedTable

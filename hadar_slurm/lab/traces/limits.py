@@ -21,9 +21,10 @@ _FORM = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)x(?:,([0-9]{1,3}(?:\.[0-9]{1,6
 class LimitHabits:
     """How users choose time limits: the median of limit over duration, and who takes the longest.
 
-    The duration is that on the slowest GPU type where the job runs. The ratio is log-normal, and 1
-    at least, as no job ends at its limit. The longest limit, a partition's, is the least under
-    which all jobs end. A `share_at_longest` of the jobs have it, as where --time is left out.
+    The duration is that on the slowest GPU type where the job runs, within a node, and the limit is
+    written for that type. The ratio is log-normal, and 1 at least, as no job ends at its limit
+    there. The longest limit, a partition's, is the least under which all jobs end. A
+    `share_at_longest` of the jobs have it, as where --time is left out.
     """
 
     median: float
@@ -40,19 +41,19 @@ class LimitHabits:
             return list(specs)
         draw, types = Random(f"limits {seed}"), tuple(gpu_types)
         slowest = [_slowest(spec, types) for spec in specs]
-        lasts_s = [spec.total_steps / by for spec, by in zip(specs, slowest, strict=True)]
+        lasts_s = [spec.total_steps / by for spec, (by, _) in zip(specs, slowest, strict=True)]
         longest_s, limited = max(lasts_s, default=0.0), []
-        for spec, steps_per_s, last_s in zip(specs, slowest, lasts_s, strict=True):
+        for spec, (_, gpu_type), last_s in zip(specs, slowest, lasts_s, strict=True):
             ratio = max(1.0, draw.lognormvariate(math.log(self.median), _SPREAD))
             is_longest = draw.random() < self.share_at_longest
             limit_s = longest_s if is_longest else min(ratio * last_s, longest_s)
-            limited.append(replace(spec, limit_steps=limit_s * steps_per_s))
+            limited.append(replace(spec, limit_s=limit_s, limit_type=gpu_type))
         return limited
 
 
 def have_limits(specs: Iterable[JobSpec]) -> bool:
     """Return whether any job has a time limit."""
-    return any(spec.limit_steps < math.inf for spec in specs)
+    return any(spec.limit_s < math.inf for spec in specs)
 
 
 def parse_limits(text: str, option: str = "--limits") -> LimitHabits | None:
@@ -69,7 +70,7 @@ def parse_limits(text: str, option: str = "--limits") -> LimitHabits | None:
     return LimitHabits(median, share / 100.0)
 
 
-def _slowest(spec: JobSpec, gpu_types: Iterable[GpuType]) -> float:
-    """Return the steps/s on the slowest of these types on which the job runs."""
-    speeds = (spec.throughputs.on(gpu_type, spec.num_gpus) for gpu_type in gpu_types)
-    return min((speed for speed in speeds if speed > 0), default=1.0)
+def _slowest(spec: JobSpec, gpu_types: Iterable[GpuType]) -> tuple[float, str]:
+    """Return the steps/s on the slowest of these types on which the job runs, and the type."""
+    speeds = ((spec.throughput_on(gpu_type), str(gpu_type)) for gpu_type in gpu_types)
+    return min((each for each in speeds if each[0] > 0), default=(1.0, ""))

@@ -35,6 +35,7 @@ from hadar_slurm.lab.traces.fields import (
     seconds,
     shown,
 )
+from hadar_slurm.lab.traces.limits import have_limits
 from hadar_slurm.lab.traces.model import Tally, Trace, by_arrival
 from hadar_slurm.lab.traces.speeds import SpeedTable
 from hadar_slurm.submit.options import split_options
@@ -86,7 +87,7 @@ def read_sacct(
         places[job_id] = place
         held[job_id] = frozenset(speeds.here(gpu_type) for gpu_type in gpus)
         job = _job(job_id, record, gpus, place, speeds, restart_cost_s)
-        jobs.append(replace(job, limit_steps=_limit_s(record, place)))
+        jobs.append(replace(job, limit_s=_limit_s(record, place)))
         counts.update(_assumptions(record, gpus, job_id))
     skipped = left_out.skipped()
     if not jobs:
@@ -95,8 +96,8 @@ def read_sacct(
             f"{origin}: no job in it that held GPUs{reasons}; does AccountingStorageTRES in "
             "slurm.conf name gres/gpu?"
         )
-    jobs, num_unlimited = _with_limits(jobs)
-    counts["unlimited"] = num_unlimited
+    if have_limits(jobs):
+        counts["unlimited"] = sum(job.limit_s == math.inf for job in jobs)
     notes = _notes(counts, jobs, gpu_types - {""}, speeds)
     assumed = speeds.assumed(gpu_types - {""}, {job.workload for job in jobs})
     return Trace(
@@ -262,13 +263,16 @@ def _job(
     num_gpus, nodes = sum(gpus.values()), _NUM_NODES.search(record["alloctres"])
     ran_on = {gpu_type or speeds.reference for gpu_type in gpus}
     was_spread = nodes is not None and 1 < int(nodes[1]) <= num_gpus
+    throughputs = speeds.throughputs(
+        workload, num_gpus=num_gpus, steps_per_s=1.0, ran_on=ran_on, was_spread=was_spread
+    )
     return JobSpec(
         job_id=job_id,
         num_gpus=num_gpus,
         total_steps=_elapsed_s(record, place),
-        throughputs=speeds.throughputs(
-            workload, num_gpus=num_gpus, steps_per_s=1.0, ran_on=ran_on, was_spread=was_spread
-        ),
+        throughputs=throughputs,
+        # Its time limit was right or wrong there; a mixed gang was as slow as its slowest type.
+        limit_type=min(sorted(ran_on), key=lambda name: throughputs.on(name, num_gpus)),
         submitted_s=float(submitted_s),
         restart_cost_s=restart_cost_s,
         workload=workload,
@@ -305,7 +309,7 @@ def _command(line: str) -> str:
 
 
 def _limit_s(record: Record, place: str) -> float:
-    """Return a job's time limit; inf if it has none. It trains one step a second."""
+    """Return a job's time limit in seconds; inf if it has none."""
     text = (record.get("timelimit") or record.get("timelimitraw") or "").strip()
     if text.lower() in _NO_LIMIT or not text.strip("0:-"):
         return math.inf
@@ -316,13 +320,6 @@ def _limit_s(record: Record, place: str) -> float:
             "UNLIMITED; leave it out of -o if it is not known"
         )
     return limit_s
-
-
-def _with_limits(jobs: list[JobSpec]) -> tuple[list[JobSpec], int]:
-    """Return the jobs, those without a limit with the longest, and their number if others do."""
-    longest = max((j.limit_steps for j in jobs if j.limit_steps < math.inf), default=math.inf)
-    limited = [replace(j, limit_steps=min(j.limit_steps, longest)) for j in jobs]
-    return limited, sum(a.limit_steps != b.limit_steps for a, b in zip(jobs, limited, strict=True))
 
 
 def _assumptions(record: Record, gpus: Gpus, name: str) -> Iterable[str]:
@@ -350,7 +347,7 @@ def _notes(
         notes.append(f"jobs that did not complete, with their run time: {ends}")
     sentences = (
         ("going on", "jobs that had not ended, with their run time so far"),
-        ("unlimited", "jobs without a time limit, counted as with the longest of all"),
+        ("unlimited", "jobs without a time limit, sized as with the longest of all"),
         ("untyped", f"jobs on GPUs without a type, counted as {speeds.reference} (--reference)"),
         ("mixed", "jobs on several types, with the speed of the slowest"),
         ("het", "components of heterogeneous jobs, treated as separate jobs"),

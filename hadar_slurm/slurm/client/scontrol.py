@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import replace
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.gang import Gang
@@ -49,34 +47,6 @@ def request_for(gang: Gang, version: tuple[int, int], *, names_type: bool) -> Re
         per_node=f"{gres_prefix(version)}{name}:{count}",
         nodes=tuple(gang.gpus_by_node),
     )
-
-
-def with_sizes(
-    request: Request, own: Request, *, cores: int | None, memory_mb: int | None
-) -> Request:
-    """Return a request with these cores and MB of a node, and its owner's where they are None.
-
-    What the owner's request does not say stays unchanged.
-    """
-    on_node, of_task, of_node, of_core = own.sizes
-    if cores and on_node:
-        on_node = of_task = str(cores)
-    if memory_mb and (of_node or of_core):
-        of_node, of_core = str(memory_mb), ""
-    return replace(
-        request,
-        node_cores=on_node,
-        task_cores=of_task,
-        node_memory_mb=of_node,
-        core_memory_mb=of_core,
-    )
-
-
-def size_words(sizes: Sequence[str]) -> str:
-    """Return cores and memory as text, in the order of `Request.sizes`."""
-    units = ("cores a node", "cores a task", "MB a node", "MB a core")
-    given = [f"{size} {unit}" for size, unit in zip(sizes, units, strict=True) if size]
-    return ", ".join(given) or "cores and memory that are not known"
 
 
 def command(change: Update) -> list[str]:

@@ -9,6 +9,8 @@ from hadar_slurm.jobspec.request import Request
 
 # Longer than a job with a cleared request waits for the reaper, in seconds.
 DELAY_S = 60
+# For how long Slurm delays a job after a requeue, which it takes for a submission; in seconds.
+REQUEUE_DELAY_S = 121
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,13 +24,7 @@ from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.request import SIZES, Request
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
-from hadar_slurm.slurm.client.scontrol import (
-    must_name_type,
-    request_for,
-    requested_gpus,
-    size_words,
-    with_sizes,
-)
+from hadar_slurm.slurm.client.scontrol import must_name_type, request_for, requested_gpus
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.readings import is_edited
@@ -308,6 +302,8 @@ class Mover:
         own = self.ledger[row.key].own or reading.request(row)
         if description is None or not any(own.sizes):
             return request
+        from hadar_slurm.jobspec.cores_memory import with_sizes
+
         gpu_type = next(iter(start.gang.gpus_by_type)).lower()
         cores, memory_mb = description.cores.get(gpu_type), description.memory_mb.get(gpu_type)
         return with_sizes(request, own, cores=cores, memory_mb=memory_mb)
@@ -324,6 +320,8 @@ class Mover:
             elif row.is_held_by_operator:
                 self._defer([start], "an operator holds it")
             elif (sizes := self._asked.get(start)) and shown.get(start, sizes) != sizes:
+                from hadar_slurm.jobspec.cores_memory import size_words
+
                 self._set(start, Status.REFUSED, f"Slurm kept {size_words(shown[start])}")
             # The number of nodes is not compared: squeue shows that of the job's last run.
             elif (

@@ -192,13 +192,13 @@ def transition(claim: Claim, event: Event) -> tuple[Claim, tuple[Update, ...]]:
 
 def _values(claim: Claim, event: Event, target: State) -> Claim:
     """Return the claim's values after an event."""
-    row, restarts = event.row, event.row.restarts
+    row, run = event.row, event.row.restarts + 1
     match event.kind:
         case Kind.FOUND_HELD | Kind.FOUND_CHANGED if event.own is not None:
             named = tuple(sorted(types_in(event.own)))
             return replace(claim, own=event.own, pinned=row.requested_nodes, named=named)
         case Kind.FREE | Kind.RUNNING:
-            return replace(_read_back(claim, row), requeued=0)
+            return _read_back(claim, row)
         case Kind.USER_HOLD if target is State.FOREIGN_HOLD:
             # Set under the slurmctld that took our release, which is no longer in doubt.
             return replace(claim, since_s=0.0, booted_s=0.0)
@@ -227,14 +227,13 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
         case Kind.RELEASE:
             return replace(claim, replaced=())
         case Kind.SAVE:
-            return replace(claim, signalled_run=restarts + 1, signalled_until_s=event.until_s)
+            return replace(claim, signalled_run=run, signalled_until_s=event.until_s)
         case Kind.REQUEUE | Kind.REQUEUE_HELD if event.retries:
-            return replace(claim, requeued=restarts + 1, retried_run=restarts + 1, replaced=())
+            return replace(claim, requeued=run, retried_run=run, replaced=())
         case Kind.REQUEUE | Kind.REQUEUE_HELD:
-            ended = restarts + 1 if row.state == "FAILED" else claim.ended_run
+            ended = run if row.state == "FAILED" else claim.ended_run
             part = max(claim.kept_part, event.kept_part)
-            after = replace(claim, requeued=restarts + 1, ended_run=ended, replaced=())
-            return replace(after, kept_part=part)
+            return replace(claim, requeued=run, ended_run=ended, kept_part=part, replaced=())
         case Kind.RESTORE:
             replaced = () if target is State.FOREIGN_HOLD else row.requested_nodes
             restored = replace(claim, own=event.request, replaced=replaced, sized="")
@@ -308,17 +307,12 @@ def _updates(event: Event, after: Claim) -> tuple[Update, ...]:
     """Return the updates of an event, in their order; see docs/slurm.md for each."""
     row, job = event.row, event.row.key
     match event.kind:
-        case Kind.RACED:
-            return (updates.Release(job),)
         case Kind.HOLD:
             return (updates.Hold(job),)
-        case Kind.PIN:
-            # Hold again: its owner may have released the job since the last read.
-            return (updates.Hold(job), *_request_updates(event))
-        case Kind.RELEASE if after.state is State.PINNED or row.restarts == 0:
-            return (updates.Release(job),)
-        case Kind.RELEASE:
+        case Kind.RELEASE if after.state is not State.PINNED and 0 < row.restarts == after.requeued:
             return (updates.SetStartNow(job), updates.Release(job))
+        case Kind.RELEASE | Kind.RACED:
+            return (updates.Release(job),)
         case Kind.SAVE:
             return (updates.SignalCheckpoint(job),)
         case Kind.STEER if event.steering is not None:
@@ -330,17 +324,19 @@ def _updates(event: Event, after: Claim) -> tuple[Update, ...]:
             return (updates.Requeue(job),)
         case Kind.RESTORE if after.state is State.FOREIGN_HOLD:
             # Our hold would replace the foreign one, and Slurm does not show which user set a hold.
-            return _request_updates(event)
-        case Kind.RESTORE:
-            return (updates.Hold(job), *_request_updates(event))
+            return _request_updates(event, after)
+        case Kind.PIN | Kind.RESTORE:
+            # Hold again: its owner may have released the job since the last read.
+            return (updates.Hold(job), *_request_updates(event, after))
     return ()
 
 
-def _request_updates(event: Event) -> tuple[Update, ...]:
+def _request_updates(event: Event, after: Claim) -> tuple[Update, ...]:
     """Return the two updates that change a request.
 
     In between the job requests no GPU. If it is released then, or hadard is killed and its owner
-    releases it, its begin time keeps it from starting until it is restored.
+    releases it, its begin time keeps it from starting until it is restored. A restored job keeps
+    Slurm's delay after a requeue by others: meanwhile a node may still end the last run.
     """
     job, row = event.row.key, event.row
     own = event.own_excluded
@@ -350,12 +346,15 @@ def _request_updates(event: Event) -> tuple[Update, ...]:
     is_same = bool(row.requested_nodes) and set(event.request.nodes) == set(row.requested_nodes)
     keeps = is_same and event.kind is Kind.RESTORE  # they are its owner's
     request = replace(event.request, nodes=()) if keeps else event.request
-    soon_s = int(row.restarts > 0) if is_ours else None
+    soon_s = int(row.restarts > 0)
+    if event.kind is Kind.RESTORE and row.restarts > after.requeued:
+        left_s = row.submitted_s + updates.REQUEUE_DELAY_S - event.now_s
+        soon_s = max(1, min(round(left_s), updates.REQUEUE_DELAY_S))
     clear = updates.ClearRequest(job, is_ours, excluded, keeps)
-    return (clear, updates.SetRequest(job, request, soon_s, event.new_limit_s))
+    return (clear, updates.SetRequest(job, request, soon_s if is_ours else None, event.new_limit_s))
 
 
 def changes(claim: Claim, kind: Kind) -> bool:
     """Return whether a reading of this kind may change a claim; most change none."""
-    has_values = bool(claim.replaced or claim.requeued or (claim.since_s and not claim.holds))
+    has_values = bool(claim.replaced or ((claim.since_s or claim.booted_s) and not claim.holds))
     return has_values or bool(claim.may_come) or TABLE[kind].get(claim.state) is not claim.state

@@ -18,14 +18,13 @@ from hadar_slurm.core.cluster import GpuType, JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress
 from hadar_slurm.core.snapshot import Ended
-from hadar_slurm.core.throughput import GangThroughput, Throughputs
+from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.jobspec.description import MAX_RESTART_S, MAX_THROUGHPUT, MIN_THROUGHPUT
+from hadar_slurm.placement.copies import measured_throughputs
 from hadar_slurm.slurm.client.parse import HOLDING_STATES
 from hadar_slurm.slurm.jobs.seen import SeenJob, final_phase
 from hadar_slurm.state.heartbeat import SKEW_S
 
-# A measured throughput within this fraction of the expected one changes nothing.
-_NEAR = 0.1
 # The assumed time of an aggregation until a copy has reported it, in seconds.
 _AGGREGATION_S = 1.0
 
@@ -225,28 +224,13 @@ class Fork:
         return ",".join(dict.fromkeys(names.split(",")))
 
     def _throughputs(self, spec: JobSpec) -> Throughputs:
-        """Return the job's steps/s by GPU type: measured by its copies, else as described.
-
-        A type without a measurement keeps its proportion to the measured types. A measurement near
-        the described value does not replace it: noise would make equal jobs differ, and swap GPUs
-        every round.
-        """
+        """Return the job's steps/s by GPU type: measured by its copies, else as described."""
         measured: dict[str, list[float]] = defaultdict(list)
         for task in self.copies:
             if task.speed > 0 and task.gang is not None:
                 measured[min(task.gang.gpus_by_type).lower()].append(task.speed)
-        if not measured:
-            return spec.throughputs
         speeds = {k: sum(found) / len(found) for k, found in measured.items()}
-        said = {k: spec.throughput_on(k) for k in spec.throughputs.gpu_types}
-        ratios = [speed / said[k] for k, speed in speeds.items() if said.get(k, 0.0) > 0]
-        factor = sum(ratios) / len(ratios) if ratios else 1.0
-        factor = 1.0 if _agree(factor, 1.0) else factor
-        scaled = {k: speed * factor for k, speed in said.items()}
-        news = {k: speed for k, speed in speeds.items() if not _agree(speed, scaled.get(k, 0.0))}
-        found = scaled | news
-        rows = {(k, spec.gpus_on(k)): GangThroughput(speed) for k, speed in found.items()}
-        return Throughputs.of(rows)
+        return measured_throughputs(spec, speeds) if speeds else spec.throughputs
 
     def _progress(self, spec: JobSpec, allocation: Allocation) -> Progress:
         """Return the common progress of the copies, and an estimate of its GPU-seconds.
@@ -279,7 +263,3 @@ class Fork:
         speeds = {task.number: task.speed or gang.throughput(throughputs) for task, gang in tasks}
         budget = int(sum(speeds.values()) * slot_s)
         return shares(max(len(speeds), budget), speeds)
-
-
-def _agree(measured: float, expected: float) -> bool:
-    return abs(measured - expected) <= _NEAR * expected

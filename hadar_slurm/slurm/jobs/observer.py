@@ -329,7 +329,7 @@ class Observer:
             if copies or (place and self.mode.places and has_assignments(place)):
                 from hadar_slurm.slurm.jobs import forked_jobs
 
-                self.forked = forked_jobs.of(place, self._observed_s)
+                self.forked = forked_jobs.of(place, self._observed_s, self.settings.pin_timeout_s)
             self._observed_s = now_s
         return self.forked.observe(copies, now_s) if self.forked else Forks({})
 
@@ -338,7 +338,7 @@ class Observer:
     ) -> Snapshot:
         """Return what policies plan from; the jobs that are not forked are `alone`."""
         held = (job.job_id for job in (*alone, *forks.task_jobs))
-        return Snapshot.of(
+        snapshot = Snapshot.of(
             now_s=now_s,
             cluster=self._state.cluster,
             jobs=[*alone, *forks.jobs],
@@ -346,6 +346,10 @@ class Observer:
             rules=GangRules(naming_binds=self.slurm.abilities.keeps_types),
             ended=[*(end for each in jobs if (end := _end_of(each))), *forks.ended],
         )
+        if self.forked is None or not forks.jobs:
+            return snapshot
+        ours = {each.seen.key for each in jobs if each.is_managed or each.seen.parent}
+        return self.forked.beside_plain(snapshot, self._state, ours)
 
     def _keep_pins(self, jobs: Iterable[Job], seen: Iterable[SeenJob], phases: Phases) -> None:
         """Forget the pins of all but these jobs, once those that are steered are checked."""

@@ -27,9 +27,8 @@ from hadar_slurm.slurm.jobs.throttles import is_denied
 _RUN_STATES = ("RUNNING", "CONFIGURING", "SIGNALING")
 # A begin time within this number of seconds was set by hadard.
 _SOON_S = 10.0
-# For this number of seconds after a foreign requeue, Slurm may send the end of the last run to its
-# nodes. When a node fails, Slurm requeues the job and tries for 10 s to reach the node; it kills a
-# run that starts there meanwhile in place of the previous one (seen with 22.05.8).
+# For this number of seconds after a foreign requeue, as of a failed node, Slurm may still end the
+# last run on its nodes, and would kill the next one there (docs/slurm.md).
 _LATE_END_S = 15.0
 
 

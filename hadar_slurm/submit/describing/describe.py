@@ -9,11 +9,11 @@ from pathlib import Path
 
 from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.gpu_types import Needs
-from hadar_slurm.core.throughput import ThroughputTable, workload_name
+from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import Description, is_node_list
 from hadar_slurm.jobspec.estimator import Estimator
-from hadar_slurm.jobspec.identity import Shown, workload_of_shown
+from hadar_slurm.jobspec.identity import Shown, workload_name, workload_of_shown
 from hadar_slurm.submit.describing.copy_gangs import copy_gangs
 from hadar_slurm.submit.describing.fitting import with_copies
 from hadar_slurm.submit.describing.gang import gang_of

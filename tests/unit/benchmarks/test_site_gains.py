@@ -92,6 +92,17 @@ def test_all_figures_stand_beside_bound_and_best_peer(gains: ModuleType) -> None
     assert "hadar compare x" in text
 
 
+def test_jobs_ended_by_their_limits_are_told_where_there_are_any(gains: ModuleType) -> None:
+    runs = a_grid(gains, {})
+    heading = "## Jobs ended by their time limits"
+    about = shares_of(gains), [["compare", "x"]], "Drawn."
+    assert heading not in gains.page(gains.grid(runs), *about)
+    runs[0] |= {"killed": 19, "killed_share": 0.346}
+    text = gains.page(gains.grid(runs), *about)
+    assert text.index(heading) < text.index("## By what is known")
+    assert "| nothing | 0 % | 19 (35 %) | 0 (0 %) | 0 (0 %) | 0 (0 %) |" in text
+
+
 def test_the_picture_is_drawn(gains: ModuleType, tmp_path: Path) -> None:
     """Also where all users have adopted, so that no others are left."""
     pytest.importorskip("matplotlib")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from hadar_slurm.cli.main import commands
 from hadar_slurm.cli.trials.demo import show_results
 from hadar_slurm.config import Config
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.errors import UsageError
+from hadar_slurm.errors import HadarError, UsageError
 from hadar_slurm.lab.demo.both_runs import CONFIG, WAYS
 from hadar_slurm.lab.demo.runs import JobRun, submission
 from hadar_slurm.lab.demo.workload import load_workload
@@ -63,3 +64,23 @@ def test_without_matplotlib_the_figures_come_without_a_picture(
     assert (tmp_path / "gantt.png").exists() == ("gantt.png: " in said) == has_matplotlib
     needed = "pictures need matplotlib: pip install 'hadar_slurm[plots]'"
     assert said.count(needed) == (not has_matplotlib)
+
+
+def test_jobs_that_slurm_ended_at_their_limits_are_told(tmp_path: Path) -> None:
+    """In the table and in the JSON, with the share of the GPU time that was lost."""
+    jobs = load_workload().jobs[:2]
+    held = (Segment(JobId("7"), a_gang("n1:V100:2"), 1.0, 9.0),)
+    whole, other = (
+        JobRun(job, JobId("7"), "COMPLETED", 0.0, 9.0, held, job.total_steps, True) for job in jobs
+    )
+    ended = replace(other, state="TIMEOUT", steps_trained=1)
+    (tmp_path / "journal.jsonl").touch()
+    console = Console(record=True, width=80)
+    cluster = a_cluster("2xV100")
+    with pytest.raises(HadarError, match="unfinished jobs: demo-02"):
+        show_results(tmp_path, cluster, [whole, ended], [whole, other], console, as_json=False)
+    row = next(line for line in console.export_text().splitlines() if "by their time" in line)
+    assert "1, 50% of GPU time" in row
+    tree = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
+    assert (tree["plain_slurm"]["killed"], tree["plain_slurm"]["killed_gpu_s"]) == (1, 16.0)
+    assert (tree["hadar"]["killed"], tree["hadar"]["killed_gpu_s"]) == (0, 0)

@@ -124,6 +124,7 @@ def test_a_wrong_trace_is_told_with_line_and_value(
         (["--restart-seconds", "inf"], "--restart-seconds: restart cost 'inf': expected a number"),
         (["--sizes", "small"], "--sizes 'small': expected one of oracle, limit, learned, prior"),
         (["--sizes", "limit"], "two.trace has no time limits; give --limits, such as 5x,40%"),
+        (["--time-on"], "two.trace has no time limits; give --limits, such as 5x,40%"),
         (["--limits", "5"], "--limits '5': expected the median of limit over duration"),
         (["--first", "0"], "--first 0: expected a whole number, 1 or more"),
         (["--copies", "-1"], "--copies -1: expected a whole number, 1 or more"),
@@ -253,3 +254,22 @@ def test_a_modern_history_needs_no_speeds_and_says_what_it_assumes(
     _, out, _ = simulate([*words, "--json", "--gpu-speeds", "l40s=2"], monkeypatch, capsys)
     told = {each["gpu_type"]: each for each in json.loads(out)["gpu_speeds"]}
     assert (told["l40s"]["ratio"], told["l40s"]["origin"]) == (2.0, "given")
+
+
+def test_limits_end_runs_unless_they_are_adjusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A history's limits are those for the types on which its jobs ran."""
+    path = tmp_path / "two.sacct"
+    head = "JobID|Submit|ElapsedRaw|AllocTRES|State|Timelimit\n"
+    row = "{}|2024-03-01T00:00:00|3000|gres/gpu:v100=1|COMPLETED|01:00:00\n"
+    path.write_text(head + row.format(1) + row.format(2), encoding="utf-8")
+    words = [str(path), "--cluster", "1xv100,1xk80", "--policy", "yarn-cs"]
+    tree = json.loads(simulate([*words, "--json"], monkeypatch, capsys)[1])
+    assert (tree["completed"], tree["killed"]) == (1, 1)
+    assert (tree["ttd_s"], tree["killed_gpu_s"]) == (3600.0, 3600.0)
+    _, out, _ = simulate(words, monkeypatch, capsys)
+    assert "1, 54.5% of GPU time" in out
+    assert "look shorter" in " ".join(out.split())
+    tree = json.loads(simulate([*words, "--time-on", "--json"], monkeypatch, capsys)[1])
+    assert (tree["completed"], tree["killed"]) == (2, 0)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hadar_slurm.core.throughput import SPREAD_FACTOR, GangThroughput, Throughputs, workload_name
+from hadar_slurm.core.throughput import SPREAD_FACTOR, GangThroughput, Throughputs
 from hadar_slurm.errors import ConfigError
+from hadar_slurm.jobspec.identity import workload_name
 from hadar_slurm.jobspec.throughput_table import parse_table
 
 RATES = Throughputs.of(

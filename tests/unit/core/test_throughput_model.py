@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hadar_slurm.core.gpu_types import GpuFacts, relative_speeds
+from hadar_slurm.core.gpu_types import GpuFacts
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.core.throughput_model import (
     Origin,
@@ -17,6 +17,7 @@ from hadar_slurm.core.throughput_model import (
     estimated_throughputs,
     relative_prior,
 )
+from hadar_slurm.sim.learning import relative_speeds
 
 K80, P100, V100 = (Place(gpu_type, 1) for gpu_type in ("k80", "p100", "v100"))
 PUBLISHED = {

@@ -17,13 +17,13 @@ from hadar_slurm.core.snapshot import Round
 from hadar_slurm.lab.adoption import adoption_notes, adoption_tree
 from hadar_slurm.lab.inputs import read_table
 from hadar_slurm.lab.policies.adoption import Adoption
+from hadar_slurm.lab.policies.slurm.policy import PlainSlurm
 from hadar_slurm.lab.study.compare import Cell, Record, StudyWorkload, run_cell
 from hadar_slurm.lab.study.experiment import run_experiment
 from hadar_slurm.lab.study.figures import Result
 from hadar_slurm.lab.traces.adopters import as_submitted, users_drawn
 from hadar_slurm.lab.traces.load import parse_trace
 from hadar_slurm.metrics import Segment
-from hadar_slurm.policies.backfill import SlurmBackfill
 from hadar_slurm.policies.registry import make_policy
 
 CLUSTER = a_cluster(",".join(f"4x{name},4x{name}" for name in MODERN))
@@ -90,7 +90,7 @@ def test_jobs_of_others_stay_on_the_type_that_they_held() -> None:
 def test_the_accounts_balance(percent: int) -> None:
     """No GPU is used twice, all jobs end, plain ones where they were, and users add up to all."""
     result, users = played(percent)
-    assert result.completed == len(TRACE.jobs)
+    assert result.completed + result.killed == len(TRACE.jobs)
     assert all(
         count <= CLUSTER.capacity[slot] for slot, count in most_used(result.segments).items()
     )
@@ -102,7 +102,7 @@ def test_the_accounts_balance(percent: int) -> None:
             assert {str(k) for k in segment.gang.gpus_by_type} <= TRACE.held[segment.job_id]
     by_user = jcts_by_user(result)
     total_s = sum(sum(times) for times in by_user.values())
-    assert total_s / result.completed == pytest.approx(result.mean_jct_s)
+    assert total_s / result.jobs == pytest.approx(result.mean_jct_s)
 
 
 def test_with_all_users_the_policy_decides_alone() -> None:
@@ -114,7 +114,7 @@ def test_with_all_users_the_policy_decides_alone() -> None:
 def test_with_no_users_it_is_plain_slurm() -> None:
     result, _ = played(0)
     specs = as_submitted(TRACE.jobs, TRACE.held, frozenset())
-    assert result.jcts == run_experiment(specs, CLUSTER, SlurmBackfill()).jcts
+    assert result.jcts == run_experiment(specs, CLUSTER, PlainSlurm()).jcts
 
 
 def owned(job_id: str, user: str, at_s: float, *, on: str = "", **rates: float) -> Job:
@@ -214,3 +214,20 @@ def test_without_the_run_of_nobody_there_is_no_gain() -> None:
     _, after = records(30)
     assert adoption_tree([after]) == []
     assert adoption_notes([after]) == []
+
+
+def test_jobs_ended_by_their_limits_are_counted_on_both_sides() -> None:
+    """By user, and in the table over the shares where there are any."""
+    before, after = ({**record, "killed_jobs": []} for record in records(30))
+    plain, _ = adoption_notes([before, after])
+    assert "ended by limit" not in plain.table[0]
+    owner = before["users"][0]
+    (tree,) = adoption_tree([{**before, "killed_jobs": [0, 1]}, {**after, "killed_jobs": [0]}])
+    assert (tree["all"]["killed_before"], tree["all"]["killed"]) == (2, 1)
+    assert [each["user"] for each in tree["users"] if each["killed"]] == [owner]
+    over, _ = adoption_notes([{**before, "killed_jobs": [0, 1]}, after])
+    assert (over.table[0][-2:], over.table[1][-2:]) == (
+        ("ended by limit at 0 %", "ended by limit"),
+        ("2", "0"),
+    )
+    assert "look shorter" in over.paragraphs[-1]

@@ -279,3 +279,15 @@ def test_without_matplotlib_there_are_tables_only() -> None:
     assert sum(note.matrix is not None for note in plain.notes) == 0
     assert [note.table for note in plain.notes] == [note.table for note in drawn.notes]
     assert "generality" in plain.tree
+
+
+def test_jobs_ended_by_their_limits_are_told_first_and_by_workload() -> None:
+    """A policy that ends jobs looks quicker than it is."""
+    records = [
+        a_run("hadar", "a", 1.0, killed=2, killed_share=0.5),
+        a_run("srsf", "a", 2.0, killed=0, killed_share=0.0),
+    ]
+    comparison = comparison_of(records, SCENARIOS["generality"], "c", has_pictures=False)
+    assert comparison.notes[0].table[1][1:] == ("2.0 (50.0 %)", "0.0 (0.0 %)")
+    found = json.loads(json.dumps(comparison.tree))["generality"]["workloads"]
+    assert [each["killed"] for each in found] == [{"hadar": 2.0, "srsf": 0.0}]

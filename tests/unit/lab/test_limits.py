@@ -28,6 +28,7 @@ def test_limits_have_the_median_and_the_share_at_the_longest() -> None:
     others = [s.limit_steps / s.total_steps for s in drawn if s.limit_steps < longest]
     assert median(others) == pytest.approx(5.0, rel=0.1)
     assert min(others) >= 1.0
+    assert {spec.limit_type for spec in drawn} == {"K80"}
     assert 1 - len(others) / len(drawn) == pytest.approx(0.4, abs=0.03)
 
 
@@ -36,7 +37,7 @@ def test_limits_follow_from_the_seed() -> None:
     limits = LimitHabits(5.0, 0.4)
     assert limits.drawn(SPECS, TYPES, 1) == limits.drawn(SPECS, TYPES, 1)
     assert limits.drawn(SPECS, TYPES, 1) != limits.drawn(SPECS, TYPES, 2)
-    own = [replace(SPECS[0], limit_steps=7.0), SPECS[1]]
+    own = [replace(SPECS[0], limit_s=7.0), SPECS[1]]
     assert limits.drawn(own, TYPES, 1) == own
 
 

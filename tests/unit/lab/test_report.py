@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from studies import CLUSTER, a_cell, some_jobs
+from studies import CLUSTER, a_cell, limited_jobs, some_jobs
 
 from hadar_slurm.lab.study.compare import Record, run_cell, scale_to_load
 from hadar_slurm.lab.study.heatmap import colour_of
@@ -229,3 +229,17 @@ def test_a_page_without_results_still_says_so() -> None:
     text = page(Comparison("Nothing", "hadar compare", records, groups(records)))
     assert Page(text).plots == []
     assert "1 run failed." in text
+
+
+def test_the_page_says_that_limits_ended_jobs_and_what_that_does_to_figures() -> None:
+    """Beside the table, below the pictures, and in the meaning of the columns."""
+    records = [run_cell(a_cell(policy, specs=limited_jobs())) for policy in ("las", "srsf")]
+    words = Page(page(Comparison("t", "c", records, groups(records)))).words
+    assert "ended by limit" in words
+    assert "Time limits ended jobs before all their steps were trained." in words
+    assert words.count("Jobs that their time limit ended") == 3
+    assert "Share of the GPU time held by jobs that was held by those ended" in words
+    assert "limit" not in Page(page(a_comparison())).words
+    (run,) = json.loads(json_text(Comparison("t", "c", records[:1], groups(records))))["runs"]
+    assert run["killed"] == records[0]["killed"]
+    assert "killed_jobs" not in run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from studies import a_record
 
 from hadar_slurm.lab.study.compare import Record
-from hadar_slurm.lab.study.summary import COLUMNS, ComparableRuns, groups, load_series
+from hadar_slurm.lab.study.summary import COLUMNS, ComparableRuns, groups, killed_notes, load_series
 
 TTD = next(column for column in COLUMNS if column.name == "ttd_h")
 TRAINED = next(column for column in COLUMNS if column.name == "utilization")
@@ -73,3 +73,21 @@ def test_columns_of_users_are_shown_where_users_are_known() -> None:
     names = [{c.name for c in only([a_record(**r)]).columns} for r in (known, unknown)]
     assert names[0] - names[1] == set(known)
     assert names[1] < names[0]
+
+
+def test_jobs_ended_by_their_limits_have_columns_and_a_note_where_there_are_any() -> None:
+    """Beside each policy the number of jobs, and the share of the GPU time held that is lost."""
+    none, some = {"killed": 0, "killed_share": 0.0}, {"killed": 19, "killed_share": 0.346}
+    quiet = [a_record(**none), a_record("srsf", **none)]
+    loud = [a_record(**some, load=70.0), a_record("srsf", **none, load=70.0)]
+    names = [{column.name for column in only(records).columns} for records in (loud, quiet)]
+    assert names[0] - names[1] == {"killed", "killed_share"}
+    assert killed_notes(groups(quiet)) == []
+    (note,) = killed_notes(groups([*quiet, *loud]))
+    assert "look shorter" in note.paragraphs[0]
+    assert [row[1:] for row in note.table] == [
+        ("hadar", "srsf"),
+        ("0.0 (0.0 %)", "0.0 (0.0 %)"),
+        ("19.0 (34.6 %)", "0.0 (0.0 %)"),
+    ]
+    assert only(loud).best(next(c for c in only(loud).columns if c.name == "killed")) == {"srsf"}

@@ -19,9 +19,9 @@ RATES = some_rates(V100=10.0, K80=2.0)
 
 
 def a_limited(job_id: str, steps: int, limit: float = inf, **given: object) -> JobSpec:
-    """Return a job of these steps, with a limit in steps."""
+    """Return a job of these steps, with a limit in steps on a V100."""
     spec = a_spec(job_id, steps=steps, throughputs=RATES, **given)  # type: ignore[arg-type]
-    return replace(spec, limit_steps=limit)
+    return replace(spec, limit_s=limit / 10.0, limit_type="V100")
 
 
 def play(
@@ -47,11 +47,19 @@ def test_a_job_ends_by_its_true_steps_and_is_seen_with_those_of_its_limit() -> N
     assert {jobs[JobId("1")].spec.total_steps for _, jobs in seen if jobs} == {30_000}
 
 
+def test_a_job_without_a_limit_is_seen_with_the_longest_of_all() -> None:
+    """It is ended by none."""
+    result, seen = play(a_limited("1", 6000), a_limited("2", 3000, 4000), sizes="limit")
+    assert seen[0][1][JobId("1")].spec.total_steps == 4000
+    assert (result.completed, result.killed) == (2, 0)
+
+
 def test_a_job_that_outlives_its_limit_is_half_done() -> None:
-    """Trace or clock may be wrong: it trains on."""
-    result, seen = play(a_limited("1", 60_000, 6_000), sizes="limit")
-    assert result.mean_jct_s == pytest.approx(6000.0)
-    job = next(jobs[JobId("1")] for now_s, jobs in seen if now_s >= 3000.0)
+    """On a K80 it would have reached it: on a V100 more steps fit."""
+    spec = replace(a_limited("1", 20_000), limit_s=3000.0, limit_type="K80")
+    result, seen = play(spec, sizes="limit")
+    assert result.mean_jct_s == pytest.approx(2000.0)
+    job = next(jobs[JobId("1")] for now_s, jobs in seen if now_s >= 1000.0)
     assert job.spec.total_steps == pytest.approx(2 * job.progress.steps_done)
 
 

@@ -389,18 +389,21 @@ def test_gpus_of_a_record(alloc: str, req: str, gpus: dict[str, int]) -> None:
 
 
 def test_time_limits_are_kept() -> None:
-    """A job trains one step a second; one without a limit counts as with the longest of all."""
+    """With the type on which the job ran; one without a limit is none that a limit would end."""
     head = "JobID|Submit|ElapsedRaw|AllocTRES|State|Timelimit\n"
     row = "{job}|2024-03-01T00:00:00|60|gres/gpu=1|COMPLETED|{limit}\n"
     limits = ("01:00:00", "1-00:00:00", "UNLIMITED", "Partition_Limit")
     text = head + "".join(row.format(job=job, limit=limit) for job, limit in enumerate(limits, 1))
     trace = parse_trace(text, "t", TABLE)
-    assert [job.limit_steps for job in trace.jobs] == [3600.0, 86400.0, 86400.0, 86400.0]
+    assert [job.limit_s for job in trace.jobs] == [3600.0, 86400.0, math.inf, math.inf]
+    assert {job.limit_type.lower() for job in trace.jobs} == {"v100"}
     assert any(note.endswith("with the longest of all: 2") for note in trace.notes)
     raw = text.replace("Timelimit", "TimelimitRaw").replace("01:00:00", "60")
-    assert parse_trace(raw, "t", TABLE).jobs[0].limit_steps == 3600.0
+    assert parse_trace(raw, "t", TABLE).jobs[0].limit_s == 3600.0
+    mixed = text.replace("gres/gpu=1", "gres/gpu=3,gres/gpu:k80=1,gres/gpu:v100=2")
+    assert {job.limit_type for job in parse_trace(mixed, "t", TABLE).jobs} == {"k80"}
     without = parse_trace(HEAD + record(), "t", TABLE)
-    assert without.jobs[0].limit_steps == math.inf
+    assert without.jobs[0].limit_s == math.inf
 
 
 def test_times_may_be_seconds() -> None:

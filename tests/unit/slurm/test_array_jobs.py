@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from builders import a_gang
-from fakes.fake_slurm import Asked, FakeSlurm
+from fakes.fake_slurm import Asked, FakeJob, FakeSlurm
 from fakes.fake_tools import FakeRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +26,7 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Outcome, Status, Stop
+from hadar_slurm.engine.loop import Carried, run_round
 from hadar_slurm.engine.reconcile import reconcile
 from hadar_slurm.handoff import (
     Assignment,
@@ -277,6 +278,75 @@ def test_a_copy_that_only_starts_is_not_stopped(cluster: Cluster) -> None:
     outcomes = cluster.place({0: FAST})
     (stop,) = [outcome for outcome in outcomes if isinstance(outcome.action, Stop)]
     assert (stop.status, stop.action.copy) == (Status.DEFERRED, 1)
+
+
+def wait_beside(cluster: Cluster, **given: object) -> FakeJob:
+    """Submit a plain job of all GPUs of n3 while copies run on n1 and n3."""
+    cluster.start()
+    for number in (0, 1):
+        cluster.report(number, steps_done=1)
+    job = cluster.slurm.submit(Asked(per_node=(("k80", 4),)), **given)
+    cluster.slurm.advance(10.0)
+    assert job.state == "PENDING"
+    return job
+
+
+def test_a_further_copy_leaves_for_a_plain_job(cluster: Cluster) -> None:
+    """It is stopped though no job of hadard comes in its place, and does not return."""
+    job = wait_beside(cluster)
+    # Of the nodes with V100s, one has no GPUs left for a copy.
+    cluster.slurm.submit(Asked(per_node=(("v100", 4),), nodes=("n2",)))
+    carried = Carried()
+    for index in range(3):
+        round_ = Round(index, cluster.slurm.now_s, 360.0)
+        run_round(
+            cluster.backend,
+            make_policy("hadare"),
+            round_,
+            wake="",
+            clock=lambda: 0.0,
+            carried=carried,
+        )
+        cluster.slurm.advance(20.0)
+    assert job.state == "RUNNING"
+    assert [task.state for task in cluster.slurm.find(cluster.job)] == [
+        "RUNNING",
+        "PENDING",
+        "PENDING",
+    ]
+
+
+def test_copies_leave_for_what_a_plain_job_asks_for(cluster: Cluster) -> None:
+    """Policies see its nodes and GPUs, by priority before other plain jobs."""
+    job = wait_beside(cluster, excluded=("n1",))
+    wide = cluster.slurm.submit(Asked(per_job=(("", 8),), min_nodes=2, max_nodes=2))
+    cluster.slurm.advance(1.0)
+    seen = cluster.backend.observe().plain_jobs
+    nodes = {each.job_id: each.nodes for each in seen}
+    assert nodes == {job.key: {"n2", "n3"}, str(wide.number): {"n1", "n2", "n3"}}
+    asked = [(each.num_nodes, each.gpus) for each in seen]
+    assert asked == [(1, (("k80", 4),)), (2, ((None, 4),))]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"hold": "user"},
+        {"dependency": 1},
+        {"begins_s": 9e9},
+        {"reservation": "theirs"},
+        {"qos": "full"},
+        {"het_id": 77},
+    ],
+    ids=str,
+)
+def test_no_copy_leaves_for_a_job_that_waits_for_something_else(
+    cluster: Cluster, given: dict[str, object]
+) -> None:
+    """It is held, has a dependency, begin time, reservation or limit, or is one of a group."""
+    cluster.slurm.gpus_per_user = 3 if "qos" in given else 0
+    wait_beside(cluster, **given)
+    assert not any(each.nodes for each in cluster.backend.observe().plain_jobs)
 
 
 def test_a_copy_that_has_failed_is_none_any_more(cluster: Cluster) -> None:

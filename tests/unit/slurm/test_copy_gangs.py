@@ -19,12 +19,12 @@ from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Outcome, Status
 from hadar_slurm.engine.reconcile import reconcile
 from hadar_slurm.jobspec.comment import encode
-from hadar_slurm.jobspec.cores_memory import Sizes, shown_sizes
+from hadar_slurm.jobspec.cores_memory import Sizes, shown_sizes, size_words, with_sizes
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
-from hadar_slurm.slurm.client.scontrol import command, size_words, with_sizes
+from hadar_slurm.slurm.client.scontrol import command
 from hadar_slurm.slurm.client.updates import SetRequest
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger

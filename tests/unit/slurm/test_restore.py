@@ -18,7 +18,14 @@ from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.scontrol import request_for
-from hadar_slurm.slurm.client.updates import ClearRequest, Hold, Release, SetRequest, Update
+from hadar_slurm.slurm.client.updates import (
+    REQUEUE_DELAY_S,
+    ClearRequest,
+    Hold,
+    Release,
+    SetRequest,
+    Update,
+)
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.restore import Returned, restore_jobs
@@ -190,18 +197,24 @@ def test_where_types_are_kept_the_type_stays(tmp_path: Path) -> None:
     assert dict(job.gpus) == {("n3", "k80"): 2}
 
 
-def test_a_job_that_ran_begins_soon(bench: Bench) -> None:
-    """It does not wait for the two minutes' delay after a requeue."""
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_job_that_hadard_has_requeued_begins_soon(bench: Bench, *, is_ours: bool) -> None:
+    """Others wait for what is left of Slurm's delay: Slurm may still end their last run."""
     job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
     bench.pin(job, "n1:v100:2", released=True)
     bench.fake.advance(1.0)
     assert job.state == "RUNNING"
     bench.fake.requeue(job, hold=True)
     bench.fake.advance(1.0)
-    bench.ledger.note({JobId(job.key): replace(bench.ledger[JobId(job.key)], state=State.HOLDING)})
-    assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
+    requeued_s, key = bench.fake.now_s, JobId(job.key)
+    claim = replace(bench.ledger[key], state=State.HOLDING, requeued=int(is_ours))
+    bench.ledger.note({key: claim})
+    bench.fake.advance(40.0)
+    assert bench.restore_jobs(job) == [Returned(key)]
+    begins_s = bench.fake.now_s + 1 if is_ours else requeued_s + REQUEUE_DELAY_S
+    assert job.begins_s == pytest.approx(begins_s, abs=1.0)
     bench.fake.advance(3.0)
-    assert job.state == "RUNNING"
+    assert job.state == ("RUNNING" if is_ours else "PENDING")
 
 
 @pytest.mark.parametrize("word", ["TresPerNode=", "TresPerJob=gres/gpu:2", "release"])

@@ -411,3 +411,17 @@ def test_nodes_excluded_before_are_remembered_until_slurm_has_answered() -> None
     assert [doubtful.excluded_by_owner(nodes) for nodes in (N1, (), N2)] == [(), (), N2]
     settled, _ = transition(doubtful, Event(kind=Kind.DONE, row=row, steering=opened))
     assert not settled.has_changed(row)
+
+
+def test_a_requeue_by_hadard_is_remembered_until_another() -> None:
+    """Only jobs that hadard has requeued begin at once when they are restored."""
+    row = a_queue_row(state="RUNNING", restarts=1)
+    claim, _ = transition(a_claim(State.PLACED), Event(kind=Kind.REQUEUE, row=row))
+    for shown in (HELD, {}):
+        claim = seen(claim, a_queue_row(restarts=2, submitted_s=5000.0, **shown))
+    for restarts, begins_in_s in ((2, 1), (3, updates.REQUEUE_DELAY_S - 100)):
+        pending = a_queue_row(restarts=restarts, submitted_s=5000.0)
+        event = Event(kind=Kind.RESTORE, row=pending, request=OWN, now_s=5100.0)
+        *_, asked = transition(claim, event)[1]
+        assert isinstance(asked, updates.SetRequest)
+        assert asked.begins_in_s == begins_in_s
