@@ -221,11 +221,11 @@ class SimBackend:
         self.now_s = next_s
         for job in ended:
             self._end(job, next_s)
-        for job, number in self._limits.reached(next_s) if self._limits else ():
-            if len(job.copies) > 1:
-                self._stop(job, number, keeps_steps=False)
-            else:
+        for job, number, is_lost in self._limits.reached(next_s) if self._limits else ():
+            if is_lost:
                 self._end(job, next_s, Phase.FAILED)
+            else:
+                self._stop(job, number, keeps_steps=False)
         self._change_nodes()
         self._admit_arrivals()
         if next_s < until_s:

@@ -8,11 +8,13 @@ the job gets (`--hadar-time-on`), as in `core/time_limit.py`; no partition's lim
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
+from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.time_limit import limits_by_type
@@ -41,6 +43,8 @@ class RunLimits:
     # By time: when it ends, a number that differs, and what runs.
     _due: list[tuple[float, int, SimJob, int, SimCopy]] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=count)
+    # How many copies of each job were ended so.
+    _ended: Counter[JobId] = field(default_factory=Counter)
 
     def begin(self, job: SimJob, number: int, now_s: float) -> None:
         """Begin to count for a copy of a job that has just started."""
@@ -58,8 +62,14 @@ class RunLimits:
             heappop(self._due)  # that run has ended otherwise
         return math.inf
 
-    def reached(self, now_s: float) -> Iterator[tuple[SimJob, int]]:
-        """Yield the jobs with the copies whose runs are at their limits, until none is left."""
+    def reached(self, now_s: float) -> Iterator[tuple[SimJob, int, bool]]:
+        """Yield the jobs with the copies whose runs are at their limits, until none is left.
+
+        And whether the job is lost: no other copy runs, or as many were ended so as it may have,
+        since a task that Slurm has ended does not come back.
+        """
         while self.next_s() <= now_s:
             _, _, job, number, _ = heappop(self._due)
-            yield job, number
+            self._ended[job.spec.job_id] += 1
+            is_last = self._ended[job.spec.job_id] >= job.spec.max_copies
+            yield job, number, is_last or len(job.copies) == 1

@@ -36,6 +36,7 @@ from hadar_slurm.lab.study.bounds import bounds
 from hadar_slurm.lab.study.experiment import RULES, ExperimentSettings, run_experiment
 from hadar_slurm.lab.study.figures import Result
 from hadar_slurm.lab.traces.cluster import parse_cluster
+from hadar_slurm.lab.traces.limits import have_limits
 from hadar_slurm.lab.traces.load import parse_gavel_trace
 from hadar_slurm.metrics import segments, summarize
 from hadar_slurm.policies.hadar_paper.policy import HadarPaper
@@ -228,8 +229,12 @@ def test_no_run_is_longer_than_its_limit_and_every_job_ends_once(
     policy = NAMED[name]()
     cluster, jobs = data.draw(traces(may_fork=policy.name not in RIGID_ONLY))
     jobs = limited(data, jobs)
+    sizes = ("oracle", "limit") if have_limits(jobs) else ("oracle",)
     settings = ExperimentSettings(
-        360.0, failures=data.draw(failures_of(cluster)), adjusts_limits=adjusts
+        360.0,
+        failures=data.draw(failures_of(cluster)),
+        adjusts_limits=adjusts,
+        sizes=data.draw(st.sampled_from(sizes)),
     )
     records: list[RoundRecord] = []
     result = run_experiment(jobs, cluster, policy, settings, on_round=records.append)

@@ -21,10 +21,12 @@ from hadar_slurm.engine.backend import Backend
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.lab.study.figures import Result, RunTally, check_accounts, cpu_s
+from hadar_slurm.lab.traces.limits import have_limits
 from hadar_slurm.lab.traces.speeds import shipped_gpu_types
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.sim.backend import GAVEL_RULES, Failure, SimBackend
 from hadar_slurm.sim.claims import ClaimsBackend, UserClaim
+from hadar_slurm.sim.in_time import InTimeBackend
 from hadar_slurm.sim.learning import LearningBackend
 from hadar_slurm.sim.sizes import SizesBackend, learned_from
 from hadar_slurm.sim.whole_rounds import WholeRounds
@@ -57,7 +59,8 @@ class ExperimentSettings:
     # Whether what users claim of their jobs is bounded before policies see it, as by hadard.
     bounds_claims: bool = True
     # Whether hadard adjusts time limits to the types that jobs get, as users name the type for
-    # which they wrote theirs. A policy with `keeps_limits` never does.
+    # which they wrote theirs. Under a policy with `keeps_limits`, as plain Slurm's, it never does;
+    # nor are types left out then on which jobs of known size would reach their limits.
     adjusts_limits: bool = False
 
     def __post_init__(self) -> None:
@@ -113,12 +116,13 @@ def run_experiment(
     settings = settings or ExperimentSettings()
     is_gavels = settings.rules == "gavel"
     rules = GAVEL_RULES if is_gavels else rules_for(policy)
+    keeps_limits = getattr(policy, "keeps_limits", False)
     world = (WholeRounds if is_gavels else SimBackend)(
         cluster,
         specs,
         rules=rules,
         failures=settings.failures,
-        adjusts_limits=settings.adjusts_limits and not getattr(policy, "keeps_limits", False),
+        adjusts_limits=settings.adjusts_limits and not keeps_limits,
     )
     tally = RunTally(cpu_s())
 
@@ -127,7 +131,7 @@ def run_experiment(
         on_round(record)
 
     run_rounds(
-        _as_known(world, settings, *(told or Told())),
+        _as_known(world, settings, *(told or Told()), keeps_limits=keeps_limits),
         policy,
         add,
         length_s=settings.round_s,
@@ -144,11 +148,14 @@ def _as_known(
     settings: ExperimentSettings,
     claims: Mapping[JobId, UserClaim],
     history: Sequence[JobSpec],
+    *,
+    keeps_limits: bool,
 ) -> Backend:
     """Return the world as policies may know it."""
     known = _with_speeds(world, settings, claims)
     if settings.sizes == ORACLE:
-        return known
+        ends_runs = world.has_limits and have_limits(world.jobs)
+        return InTimeBackend(known, world) if ends_runs and not keeps_limits else known
     if settings.sizes == LIMIT:
         return SizesBackend(known, world)
     learns = settings.sizes == LEARNED

@@ -264,7 +264,7 @@ def test_limits_end_runs_unless_they_are_adjusted(
     head = "JobID|Submit|ElapsedRaw|AllocTRES|State|Timelimit\n"
     row = "{}|2024-03-01T00:00:00|3000|gres/gpu:v100=1|COMPLETED|01:00:00\n"
     path.write_text(head + row.format(1) + row.format(2), encoding="utf-8")
-    words = [str(path), "--cluster", "1xv100,1xk80", "--policy", "yarn-cs"]
+    words = [str(path), "--cluster", "1xv100,1xk80", "--policy", "yarn-cs", "--sizes", "limit"]
     tree = json.loads(simulate([*words, "--json"], monkeypatch, capsys)[1])
     assert (tree["completed"], tree["killed"]) == (1, 1)
     assert (tree["ttd_s"], tree["killed_gpu_s"]) == (3600.0, 3600.0)
@@ -273,3 +273,5 @@ def test_limits_end_runs_unless_they_are_adjusted(
     assert "look shorter" in " ".join(out.split())
     tree = json.loads(simulate([*words, "--time-on", "--json"], monkeypatch, capsys)[1])
     assert (tree["completed"], tree["killed"]) == (2, 0)
+    tree = json.loads(simulate([*words[:-2], "--json"], monkeypatch, capsys)[1])
+    assert (tree["completed"], tree["killed"], tree["ttd_s"]) == (2, 0, 6000.0)

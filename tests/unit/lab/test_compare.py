@@ -182,15 +182,19 @@ def test_a_larger_movable_share_contains_every_smaller_one() -> None:
 
 def test_jobs_that_their_limits_end_are_in_the_record_and_pass_no_bound() -> None:
     """Bounds are for all steps of all jobs, so there is no ratio to them."""
-    record = run_cell(a_cell("yarn-cs", specs=limited_jobs()))
+    record = run_cell(
+        a_cell("yarn-cs", specs=limited_jobs(), settings=ExperimentSettings(sizes="limit"))
+    )
     assert record["status"] == "done"
     assert record["killed"] == len(record["killed_jobs"]) == 4 - record["completed"] > 0
     assert 0 < record["killed_share"] < 1
     assert record["ttd_over_bound"] is record["mean_jct_over_bound"] is None
     adjusted = a_cell(
-        "yarn-cs", specs=limited_jobs(), settings=ExperimentSettings(adjusts_limits=True)
+        "yarn-cs",
+        specs=limited_jobs(),
+        settings=ExperimentSettings(sizes="limit", adjusts_limits=True),
     )
-    assert adjusted.policy_name == "yarn-cs (time-on)"
+    assert adjusted.policy_name == "yarn-cs (sizes limit, time-on)"
     record = run_cell(adjusted)
     assert (record["completed"], record["killed"], record["killed_jobs"]) == (4, 0, [])
     assert record["ttd_over_bound"] >= 1.0

@@ -8,7 +8,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 from studies import CLUSTER, a_cell, limited_jobs, some_jobs
 
 from hadar_slurm.lab.study.compare import Record, run_cell, scale_to_load
+from hadar_slurm.lab.study.experiment import ExperimentSettings
 from hadar_slurm.lab.study.heatmap import colour_of
 from hadar_slurm.lab.study.plots import STYLES
 from hadar_slurm.lab.study.report import Comparison, csv_text, json_text, page, write_all
@@ -233,7 +234,8 @@ def test_a_page_without_results_still_says_so() -> None:
 
 def test_the_page_says_that_limits_ended_jobs_and_what_that_does_to_figures() -> None:
     """Beside the table, below the pictures, and in the meaning of the columns."""
-    records = [run_cell(a_cell(policy, specs=limited_jobs())) for policy in ("las", "srsf")]
+    by_limits = partial(a_cell, specs=limited_jobs(), settings=ExperimentSettings(sizes="limit"))
+    records = [run_cell(by_limits(policy)) for policy in ("yarn-cs", "srsf")]
     words = Page(page(Comparison("t", "c", records, groups(records)))).words
     assert "ended by limit" in words
     assert "Time limits ended jobs before all their steps were trained." in words

@@ -67,7 +67,7 @@ def play(
         assert record.snapshot is not None
         ended.update({end.job_id: end for end in record.snapshot.ended})
 
-    settings = settings or ExperimentSettings(round_s=100.0)
+    settings = settings or ExperimentSettings(sizes="limit", round_s=100.0)
     result = run_experiment(specs, a_cluster(cluster), policy or FirstFit(), settings, on_round=add)
     return result, ended
 
@@ -107,7 +107,7 @@ def test_fairness_and_slow_downs_are_those_of_jobs_that_trained_all_their_steps(
 def test_a_limit_that_is_adjusted_lasts_on_each_type() -> None:
     """150 s on the A100 are 1500 s on the T4, where the work lasts 1000 s; not under Slurm."""
     jobs = a_limited("1"), a_limited("2", 150.0)
-    adjusted = ExperimentSettings(round_s=100.0, adjusts_limits=True)
+    adjusted = ExperimentSettings(sizes="limit", round_s=100.0, adjusts_limits=True)
     result, ended = play(*jobs, settings=adjusted)
     assert (result.killed, ended["2"].end_s) == (0, pytest.approx(1000.0))
     kept, ended = play(*jobs, settings=adjusted, policy=KeepsLimits())
@@ -121,7 +121,7 @@ def test_a_limit_without_a_type_is_for_the_slowest() -> None:
     assert replace(spec, limit_type="a100").limit_steps == 1500.0
     assert math.isinf(a_limited("1").limit_steps)
     for adjusts in (False, True):
-        settings = ExperimentSettings(adjusts_limits=adjusts)
+        settings = ExperimentSettings(sizes="limit", adjusts_limits=adjusts)
         assert play(a_limited("1"), spec, settings=settings)[1]["2"].end_s == 150.0
 
 
@@ -130,7 +130,7 @@ def test_a_mixed_gang_has_the_limit_of_its_slowest_type() -> None:
     rates = some_rates(A100=5.0, T4=0.5)
     spec = replace(a_spec("1", 2, throughputs=rates), limit_s=150.0, limit_type="a100")
     for adjusts, end_s in ((False, 150.0), (True, 1250.0)):
-        settings = ExperimentSettings(adjusts_limits=adjusts)
+        settings = ExperimentSettings(sizes="limit", adjusts_limits=adjusts)
         assert play(spec, settings=settings)[1]["1"].end_s == pytest.approx(end_s)
 
 
@@ -182,9 +182,45 @@ def test_a_copy_that_reaches_its_limit_leaves_its_steps_to_the_others() -> None:
     assert world.num_unfinished == 0
 
 
+def test_types_on_which_a_job_of_known_size_would_reach_its_limit_are_left_out() -> None:
+    """It waits for an A100 then; plain Slurm starts it anywhere, and hadard by limits alone."""
+    jobs = a_limited("1", steps=3000), a_limited("2", 250.0)
+    known = ExperimentSettings(round_s=100.0)
+    result, ended = play(*jobs, settings=known)
+    assert (result.killed, ended["2"].end_s) == (0, pytest.approx(400.0))
+    assert play(*jobs)[1]["2"].end_s == 250.0
+    assert play(*jobs, settings=known, policy=KeepsLimits())[1]["2"].end_s == 250.0
+
+
+def test_a_job_that_ends_in_time_nowhere_starts_anywhere() -> None:
+    """Nothing is gained by waiting."""
+    jobs = a_limited("1", steps=3000), a_limited("2", 50.0)
+    result, ended = play(*jobs, settings=ExperimentSettings(round_s=100.0))
+    assert (result.killed, ended["2"].end_s) == (1, 50.0)
+
+
+def test_only_types_that_can_hold_a_gang_are_left_out_for_others() -> None:
+    """The one A100 cannot hold two GPUs: the job starts on T4s, where its limit ends it."""
+    spec = replace(a_spec("1", 2, throughputs=RATES), limit_s=250.0, limit_type="a100")
+    settings = ExperimentSettings(round_s=100.0)
+    result, ended = play(spec, cluster="1xA100,2xT4", settings=settings)
+    assert (result.killed, ended["1"].end_s) == (1, 250.0)
+
+
+def test_copies_that_are_started_again_and_again_are_lost_at_last() -> None:
+    """A task that Slurm has ended does not come back: no more are ended than the job may have."""
+    spec = a_limited("1", 50.0, steps=10_000, max_copies=2)
+    world = SimBackend(a_cluster("1xA100,1xA100"), [spec])
+    for number, at_s in enumerate((0.0, 25.0, 50.0)):
+        world.wait(at_s)
+        world.apply([Start(spec.job_id, number % 2, a_gang(f"n{number % 2 + 1}:A100:1"))])
+    world.wait(75.0)
+    assert world.observe().ended == (Ended(spec.job_id, Phase.FAILED, 75.0),)
+
+
 def test_gavels_rules_have_no_limits() -> None:
     """As its simulator has none."""
-    settings = ExperimentSettings(rules="gavel", round_s=100.0)
+    settings = ExperimentSettings(sizes="limit", rules="gavel", round_s=100.0)
     result, _ = play(a_limited("1"), a_limited("2", 50.0), settings=settings)
     assert (result.completed, result.killed) == (2, 0)
 
