@@ -21,7 +21,7 @@ from hadar_slurm.config import read_config
 from hadar_slurm.errors import ConfigError, UsageError
 from hadar_slurm.journal.reader import read_period
 from hadar_slurm.lab.garbage import rare_collections
-from hadar_slurm.lab.replay import figures, print_replay, replayed
+from hadar_slurm.lab.replay import print_replay, replayed
 from hadar_slurm.status.claims import Claims
 from hadar_slurm.status.report import Report, Reporter
 from hadar_slurm.status.status import json_names
@@ -52,8 +52,8 @@ def report(
 ) -> None:
     """Report decisions and GPU use over a period, and simulate the same jobs under plain Slurm.
 
-    The replay uses hadard's last throughput estimate of each job and leaves out unmanaged jobs; it
-    compares one simulation with another, not with the real period.
+    The replay uses hadard's last throughput estimate of each job and leaves out unmanaged jobs. A
+    gain is stated where the simulation of hadard's policy is near what happened.
     """
     path = journal or read_config(config, needs_policy=False).journal
     now_s = time.time()
@@ -68,17 +68,16 @@ def report(
     if found is None:
         raise UsageError(f"{path} has no round in that period: give an earlier --since")
     _tell_damage(damage)
-    workload = reader.workload() if replay else None
-    results = replayed(*workload, found.policies[-1], is_quiet=as_json) if workload else []
+    past = reader.workload() if replay else None
+    again = replayed(past, found.policies[-1], is_quiet=as_json) if past else None
     if as_json:
-        replays = {result.policy: figures(result) for result in results}
         tree = asdict(found, dict_factory=json_names)
-        typer.echo(json.dumps({**tree, "replay": replays}))
+        typer.echo(json.dumps({**tree, **(again.as_tree() if again else {"replay": {}})}))
     else:
         console = Console(highlight=False, soft_wrap=True)
         _print(console, found)
-        if results:
-            print_replay(console, results)
+        if again:
+            print_replay(console, again)
 
 
 def _read(path: Path, first_s: float, last_s: float, on_damage: Callable[[str], None]) -> Reporter:

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
+from typing import NamedTuple
 
-from hadar_slurm.core.cluster import Cluster, GpuType
+from hadar_slurm.core.cluster import Cluster, GpuType, JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.journal import Line
 from hadar_slurm.journal.decoder import Changed
@@ -57,6 +58,17 @@ class Report:
     claims: Claims
 
 
+class Past(NamedTuple):
+    """The jobs of a period, to be simulated again; times in seconds from its first line."""
+
+    jobs: list[JobSpec]
+    cluster: Cluster
+    # The usual length of a round.
+    round_s: float
+    # Of the jobs that were done in the period, the ends.
+    ends_s: Mapping[JobId, float]
+
+
 @dataclass
 class Reporter:
     """Collects the figures of a report from lines in order."""
@@ -73,6 +85,8 @@ class Reporter:
     # By (what, status).
     _actions: Counter[tuple[str, str]] = field(default_factory=Counter)
     _decisions_s: list[float] = field(default_factory=list)
+    # The lengths of rounds.
+    _lengths_s: list[float] = field(default_factory=list)
     _hours: dict[GpuType, GpuHours] = field(default_factory=dict)
     _claims: ClaimsSeen = field(default_factory=ClaimsSeen)
     # Of the lines of the open round: when the first began and for how long, their modes, and those
@@ -97,6 +111,7 @@ class Reporter:
             self._close(time_s)
         if not self._modes:
             self._open_s = time_s, float(line["length_s"])
+            self._lengths_s.append(self._open_s[1])
         self._modes.append(mode)
         self._all_modes.add(mode)
         first_s, _ = self._span_s or (time_s, time_s)
@@ -139,8 +154,8 @@ class Reporter:
             self._hours[gpu_type] = GpuHours(*new, old.idle + use.free * hours)
         self._modes, self._observed = [], []
 
-    def workload(self) -> tuple[list[JobSpec], Cluster] | None:
-        """Return the jobs, submission times counted from the first line, and the cluster.
+    def workload(self) -> Past | None:
+        """Return the jobs, submission times counted from the first line, and what became of them.
 
         A job submitted before the first line counts as submitted with it, with the steps left then.
         None without jobs.
@@ -152,7 +167,10 @@ class Reporter:
             return None
         begins_s = self._span_s[0]
         came = [replace(spec, submitted_s=max(0.0, spec.submitted_s - begins_s)) for spec in jobs]
-        return came, snapshot_of(self._seen).cluster.all_open()
+        ends = self._ends.items()
+        ends_s = {JobId(name): s - begins_s for name, (phase, s) in ends if phase == "done"}
+        cluster = snapshot_of(self._seen).cluster.all_open()
+        return Past(came, cluster, statistics.median(self._lengths_s), ends_s)
 
     def _spec(self, name: str) -> JobSpec:
         """Return a job with its last throughputs, and the steps left when it was first observed."""

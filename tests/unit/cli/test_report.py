@@ -15,7 +15,8 @@ from hadar_slurm.cli.main import commands
 from hadar_slurm.cli.report import _time_s
 from hadar_slurm.core.claims import Credit, Judged
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.core.snapshot import Round
+from hadar_slurm.core.job import Phase
+from hadar_slurm.core.snapshot import Ended, Round
 from hadar_slurm.engine.loop import RoundRecord
 from hadar_slurm.errors import ConfigError, UsageError
 from hadar_slurm.journal import Journal, claim_facts
@@ -55,13 +56,36 @@ def test_the_replay_stands_beside_plain_slurm(journal: Path) -> None:
     """hadar migrates the second job to the V100 and ends before 1,100 s; plain Slurm at 4,000 s."""
     done = report("--journal", str(journal))
     assert "the same jobs, simulated" in done.output
-    assert "less than under plain Slurm" in done.output
+    assert "no gain is stated: 0 of the jobs ended in the period, too few" in done.output
     tree = json.loads(
         CliRunner().invoke(commands, ["report", "--journal", str(journal), "--json"]).stdout
     )
     assert tree["replay"]["slurm"]["ttd_s"] == pytest.approx(4000.0)
     assert tree["replay"]["hadar"]["ttd_s"] < 1100.0
+    assert (tree["replay_gain"], tree["replay_check"]["jobs"]) == (None, 0)
     assert tree["gpu_hours"]["V100"]["idle"] == pytest.approx(0.2)
+
+
+def ended_journal(path: Path, took_s: float) -> None:
+    """Write rounds of 60 s with twelve jobs that run on a V100 one after the other."""
+    journal = Journal(path)
+    jobs = [a_job(str(n), steps=10_000) for n in range(1, 13)]
+    for at in range(14):
+        ended = tuple(Ended(JobId(str(n)), Phase.DONE, n * took_s) for n in range(1, at))
+        waiting = jobs[max(0, at - 1) :]
+        snapshot = a_snapshot("1xV100", *waiting, now_s=at * took_s)
+        snapshot = replace(snapshot, ended=ended)
+        journal.write(RoundRecord(Round(at, at * took_s, 60.0), "round end", "hadar", snapshot))
+    journal.close()
+
+
+def test_a_gain_is_stated_where_the_simulation_is_right(tmp_path: Path) -> None:
+    """Each job takes 1,000 s on the V100: so it does in the simulation, and not 1,500."""
+    for took_s, is_right in ((1000.0, True), (1500.0, False)):
+        ended_journal(tmp_path / f"{took_s}", took_s)
+        text = report("--journal", str(tmp_path / f"{took_s}")).output
+        assert ("than under plain Slurm (slurm, the strongest here)" in text) is is_right
+        assert ("no gain is stated: the 12 jobs that ended took 2.71 h" in text) is not is_right
 
 
 def test_only_the_time_asked_for_counts(tmp_path: Path) -> None:

@@ -123,7 +123,8 @@ def test_the_jobs_make_a_workload() -> None:
     )
     found = reporter.workload()
     assert found is not None
-    jobs, cluster = found
+    jobs, cluster, round_s, ends_s = found
+    assert (round_s, ends_s) == (360.0, {})
     assert [(job.job_id, job.submitted_s, job.total_steps) for job in jobs] == [
         ("1", 0.0, 600),
         ("2", 300.0, 1000),

@@ -211,5 +211,7 @@ def test_a_clock_set_back_shows_nothing_from_after_the_period(tmp_path: Path) ->
     reporter = Reporter()
     for line, changed in read_period(tmp_path / "j", print, last_s=150.0):
         reporter.add(line, changed)
-    (*_, last), _ = reporter.workload() or ([], None)
+    past = reporter.workload()
+    assert past is not None
+    last = past.jobs[-1]
     assert (last.job_id, last.throughputs.on(GpuType("V100"), 1)) == ("1", 2.0)
