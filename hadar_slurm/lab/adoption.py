@@ -186,7 +186,7 @@ def _over_shares(setting: str, policy: str, trees: Sequence[Mapping[str, Any]]) 
         )
     columns = [f"{part}: {what}" for part in _PARTS for what in ("h at 0 %", "h", "change")]
     head = ("share", *columns, "users who gain", "who lose", "who loses most")
-    head += ("ended by limit at 0 %", "ended by limit") * has_killed
+    head += ("timed out at 0 %", "timed out") * has_killed
     words = (*_WORDS, *(KILLED_WORDS,) * has_killed)
     return Note(f"{setting}: adoption of {policy}", words, (head, *rows))
 

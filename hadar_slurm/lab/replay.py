@@ -126,7 +126,7 @@ def print_replay(console: Console, replay: Replay) -> None:
     """Print a table of the results, and the gain over plain Slurm where it can be told."""
     table = Table("the same jobs, simulated", box=None, pad_edge=False)
     has_killed = any(result.killed for result in replay.results)
-    for heading in ("mean JCT h", "p95 h", "TTD h", "moves", *["ended by limit"] * has_killed):
+    for heading in ("mean JCT h", "p95 h", "TTD h", "moves", *["timed out"] * has_killed):
         table.add_column(heading, justify="right")
     for result in replay.results:
         times_s = (result.mean_jct_s, result.p95_jct_s, result.ttd_s)

@@ -90,7 +90,7 @@ USER_COLUMNS: tuple[Column, ...] = (
     ),
 )
 KILLED_COLUMNS: tuple[Column, ...] = (
-    Column("killed", "ended by limit", "Jobs ended by their time limit with steps left."),
+    Column("killed", "timed out", "Jobs ended by their time limit with steps left."),
     _percent(
         "killed_share",
         "lost %",

@@ -24,8 +24,9 @@ from hadar_slurm.lab.study.compare import Cell, Record
 from hadar_slurm.lab.study.running.cells import CellRunner, Watcher, run_cells
 from hadar_slurm.lab.study.summary import KILLED_WORDS, ComparableRuns, Note
 
-# Width of the whole table, used for files and pipes; narrower terminals get fewer columns.
-_WIDE = 200
+# Least width of terminals for the whole table; narrower ones get fewer columns. Files and pipes
+# have room for all columns, whatever the GPU types.
+_WIDE, _FILES = 200, 400
 _FEW = (
     "ttd_h", "ttd_over_bound", "mean_jct_h", "mean_jct_over_bound", "p95_jct_h", "queueing_h",
     "mean_ftf", "utilization", "killed", "killed_share", "moves", "decision_ms_p50",
@@ -105,7 +106,7 @@ def show(found: Sequence[ComparableRuns], notes: Sequence[Note]) -> None:
     """Print a table for each group, and the notes."""
     console = Console()
     if not console.is_terminal:
-        console = Console(width=_WIDE)
+        console = Console(width=_FILES)
     for group in found:
         console.print(_group_table(group, has_room=console.width >= _WIDE))
     show_notes(notes, console)

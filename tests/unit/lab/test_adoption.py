@@ -220,14 +220,14 @@ def test_jobs_ended_by_their_limits_are_counted_on_both_sides() -> None:
     """By user, and in the table over the shares where there are any."""
     before, after = ({**record, "killed_jobs": []} for record in records(30))
     plain, _ = adoption_notes([before, after])
-    assert "ended by limit" not in plain.table[0]
+    assert "timed out" not in plain.table[0]
     owner = before["users"][0]
     (tree,) = adoption_tree([{**before, "killed_jobs": [0, 1]}, {**after, "killed_jobs": [0]}])
     assert (tree["all"]["killed_before"], tree["all"]["killed"]) == (2, 1)
     assert [each["user"] for each in tree["users"] if each["killed"]] == [owner]
     over, _ = adoption_notes([{**before, "killed_jobs": [0, 1]}, after])
     assert (over.table[0][-2:], over.table[1][-2:]) == (
-        ("ended by limit at 0 %", "ended by limit"),
+        ("timed out at 0 %", "timed out"),
         ("2", "0"),
     )
     assert "look shorter" in over.paragraphs[-1]

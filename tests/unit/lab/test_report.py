@@ -237,7 +237,7 @@ def test_the_page_says_that_limits_ended_jobs_and_what_that_does_to_figures() ->
     by_limits = partial(a_cell, specs=limited_jobs(), settings=ExperimentSettings(sizes="limit"))
     records = [run_cell(by_limits(policy)) for policy in ("yarn-cs", "srsf")]
     words = Page(page(Comparison("t", "c", records, groups(records)))).words
-    assert "ended by limit" in words
+    assert "timed out" in words
     assert "Time limits ended jobs before all their steps were trained." in words
     assert words.count("Jobs that their time limit ended") == 3
     assert "Share of the GPU time held by jobs that was held by those ended" in words
