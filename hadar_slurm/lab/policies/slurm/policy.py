@@ -1,27 +1,26 @@
 """Policy `slurm`: an unmodified Slurm that is set up well, and users who choose as they do.
 
-What a site has without hadard: priority/multifactor (`priority`), sched/backfill (here), and
-select/cons_tres (`selection`), for requests as users write them (`requests`). Backfill plans the
-waiting jobs in the order of priority. One that can run now to its time limit, on what those before
-it leave, starts; for each other one whole nodes are held, from the earliest time at which the time
-limits of running jobs let it start. Nothing is held beyond bf_window, so that longer jobs may start
-before a gang that waits for more than that. The main scheduler, which starts jobs in the same order
-until the first that has to wait, adds nothing to this. Jobs are never stopped.
+What a site has without hadard: priority/multifactor (`priority`), sched/backfill (here and in
+`timeline`), and select/cons_tres (`selection`), for requests as users write them (`requests`).
+Backfill plans the waiting jobs in the order of priority. One that can run now to its time limit, on
+what those before it leave, starts; for each other one whole nodes are held, from the time at which
+a test of the running jobs' time limits lets it start. Nothing is held beyond bf_window, so that
+longer jobs may start before a gang that waits for more than that. The main scheduler, which starts
+jobs in the same order until the first that has to wait, adds nothing to this. Jobs are never
+stopped.
 
-Source: Slurm's documentation (sched_config.html, slurm.conf), and a real slurmctld
-(docs/slurm-fidelity.md).
+Source: Slurm's documentation (sched_config.html, slurm.conf) and source (22.05: backfill.c), and a
+real slurmctld (docs/slurm-fidelity.md).
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, NamedTuple
-
-import numpy as np
 
 from hadar_slurm.core.cluster import GpuType, JobId, Slot, natural_key
 from hadar_slurm.core.gang import Allocation, Gang
@@ -29,10 +28,10 @@ from hadar_slurm.core.job import Job, Shape
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.lab.policies.slurm.priority import Holding, Priorities
-from hadar_slurm.lab.policies.slurm.profile import FreeOverTime
 from hadar_slurm.lab.policies.slurm.requests import UserRequest, written
 from hadar_slurm.lab.policies.slurm.selection import Counts, Nodes, Taken, take_any, take_nodes
 from hadar_slurm.lab.policies.slurm.settings import Form, SlurmSettings, parse_settings
+from hadar_slurm.lab.policies.slurm.timeline import FutureRoom, HeldNodes, LimitEnd
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.eligibility import Eligibility
 from hadar_slurm.policies.policy import PolicyOptions
@@ -46,6 +45,8 @@ class SlurmMemory:
     requests: Mapping[JobId, UserRequest] = field(default_factory=dict)
     # When each running job started, in seconds.
     started_s: Mapping[JobId, float] = field(default_factory=dict)
+    # When the queue was last looked at, in seconds.
+    looked_s: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ class PlainSlurm:
             else snapshot.now_s - _ran_s(snapshot, job_id)
             for job_id in allocator.placed
         }
-        if any(allocator.free.values()):
+        is_due = snapshot.now_s >= memory.looked_s + self.settings.bf_interval
+        if is_due and any(allocator.free.values()):
             _Backfill(allocator, requests, started_s, self.settings).run(
                 sorted(waiting.values(), key=partial(_rank, priorities.by_job))
             )
@@ -88,6 +90,7 @@ class PlainSlurm:
             replace(priorities, held=held),
             requests,
             started_s | dict.fromkeys(new, snapshot.now_s),
+            snapshot.now_s if is_due else memory.looked_s,
         )
         return allocator.plan(memory=kept)
 
@@ -133,21 +136,24 @@ class _Backfill:
     ) -> None:
         self._allocator, self._requests, self._settings = allocator, requests, settings
         snapshot = allocator.snapshot
+        self._now_s = now_s = snapshot.now_s
         self._reach = Eligibility(snapshot)
         self._nodes = nodes = Nodes.of(snapshot.cluster)
         self._index = {slot: at for at, slot in enumerate(nodes.slots)}
-        self._jobs_on = np.zeros(len(nodes.slots), dtype=np.int64)
-        free = np.array([allocator.free.get(slot, 0) for slot in nodes.slots], dtype=np.int64)
-        ends: list[tuple[float, Taken]] = []
+        free = [max(0, allocator.free.get(slot, 0)) for slot in nodes.slots]
+        slots_of: list[list[int]] = [[] for _ in snapshot.cluster.nodes]
+        for at, node in enumerate(nodes.node_of):
+            slots_of[int(node)].append(at)
+        self._room = FutureRoom(free, [0] * len(free), settings.test_window, slots_of)
         for job_id, allocation in allocator.placed.items():
             taken = {self._index[slot]: count for slot, count in allocation.slots}
-            self._count(taken)
             end_s = started_s[job_id] + requests[job_id].limit_s
-            ends.append((max(0.0, end_s - snapshot.now_s), taken))
-        self._profile = FreeOverTime(free.clip(0), ends, settings.bf_resolution)
+            self._room.run(LimitEnd(max(end_s, now_s + 1.0), self._bits(taken), taken))
+        self._line = HeldNodes(
+            now_s, settings.bf_window, settings.bf_resolution, (1 << len(slots_of)) - 1
+        )
         self._kinds: dict[object, _Kind] = {}
-        # By kind: limits, and the earliest time at which a job with that limit or more may start.
-        self._known: defaultdict[_Kind, list[tuple[float, float]]] = defaultdict(list)
+        self._found: dict[object, tuple[float, Taken] | None] = {}
 
     def run(self, order: Sequence[Job]) -> None:
         """Start the jobs that may start now, in this order."""
@@ -165,70 +171,79 @@ class _Backfill:
 
     def _plan(self, job: Job, kind: _Kind) -> bool:
         """Start a job, or hold nodes for it; say whether it starts."""
-        lasts = self._lasts(job)
-        found = self._soonest(kind, lasts)
-        if found is None:
+        now_s, limit_s = self._now_s, self._requests[job.job_id].limit_s
+        later_s: float | None = now_s
+        while later_s is not None:
+            since_s = later_s
+            mask, later_s = self._line.usable(since_s, since_s + limit_s)
+            found = self._soonest(kind, mask)
+            if found is None:
+                continue
+            start_s, taken = max(found[0], since_s), found[1]
+            if start_s <= now_s:
+                self._start(job, taken, limit_s)
+                return True
+            if later_s is not None and start_s > later_s:
+                continue
+            if start_s > now_s + self._settings.bf_window:
+                return False
+            nodes = self._bits(taken)
+            if self._line.is_held(start_s, start_s + limit_s, nodes):
+                later_s = start_s if start_s > since_s else later_s
+                continue
+            self._line.hold(start_s, start_s + limit_s, nodes)
             return False
-        at, taken = found
-        profile = self._profile
-        if at == 0:
-            slots = self._nodes.slots
-            gang = Gang.of({slots[each]: count for each, count in taken.items()})
-            self._allocator.put(job, Allocation.rigid(gang))
-            self._count(taken)
-            profile.start(taken, lasts)
-            return True
-        if profile.times[at] < self._settings.bf_window:
-            profile.hold(at, lasts, self._whole(taken))
         return False
 
-    def _soonest(self, kind: _Kind, lasts: float) -> tuple[int, Taken] | None:
-        """Return the step from which a job could run to its limit, and the GPUs; None: at none."""
-        profile, known = self._profile, self._known[kind]
-        past_s = max((time for limit, time in known if limit <= lasts), default=0.0)
-        since = int(np.searchsorted(profile.times, past_s, side="left"))
-        wanted = Shape(kind.nodes, kind.size)
-        masks = [np.array(mask, dtype=np.int64) for mask in kind.masks]
-        steps = [profile.soonest(lasts, wanted, mask, since) for mask in masks]
-        found = [(step, at) for at, step in enumerate(steps) if step is not None]
-        step, group = min(found, default=(None, 0))
-        known.append((lasts, math.inf if step is None else profile.times[step]))
-        if step is None:
-            return None
-        room = profile.least(step, lasts)
-        taken = self._pick(kind.masks[group], kind, room)
-        return (step, taken) if taken else None
+    def _start(self, job: Job, taken: Taken, limit_s: float) -> None:
+        slots = self._nodes.slots
+        gang = Gang.of({slots[each]: count for each, count in taken.items()})
+        self._allocator.put(job, Allocation.rigid(gang))
+        for at, count in taken.items():
+            self._room.free[at] -= count
+        self._room.run(LimitEnd(self._now_s + limit_s, self._bits(taken), taken))
 
-    def _pick(self, mask: tuple[int, ...], kind: _Kind, room: Counts) -> Taken | None:
+    def _soonest(self, kind: _Kind, mask: int) -> tuple[float, Taken] | None:
+        """Return when the job could start on these nodes, and the GPUs; None: never."""
+        key = kind, mask, self._room.version
+        if key not in self._found:
+            starts = []
+            for place, slots in enumerate(kind.masks):
+                pick = partial(self._pick, kind, slots)
+                found = self._room.soonest(mask & self._bits(slots), pick)
+                if found:
+                    starts.append((max(found[0], self._now_s), place, found[1]))
+            first = min(starts, key=lambda each: each[:2], default=None)
+            self._found[key] = (first[0], first[2]) if first else None
+        return self._found[key]
+
+    def _pick(
+        self, kind: _Kind, slots: tuple[int, ...], room: Counts, jobs_on: Counts, mask: int
+    ) -> Taken | None:
+        """Return the GPUs that Slurm would give a job of those slots that are in the mask."""
+        least = kind.size if kind.nodes else 1
+        node_of = self._nodes.node_of
+        candidates = [at for at in slots if room[at] >= least and mask >> node_of[at] & 1]
         if not kind.nodes:
-            return take_any([at for at in mask if room[at] > 0], kind.size, room, self._nodes)
-        candidates = [at for at in mask if room[at] >= kind.size]
+            return take_any(candidates, kind.size, self._nodes, room=room, jobs_on=jobs_on)
         wanted = Shape(kind.nodes, kind.size)
-        return take_nodes(candidates, wanted, self._nodes, self._jobs_on)
+        return take_nodes(candidates, wanted, self._nodes, jobs_on)
 
     def _fits_now(self, kind: _Kind) -> bool:
-        room = self._profile.room[0]
-        for mask in kind.masks:
-            here = room[list(mask)]
-            number = int((here >= kind.size).sum()) if kind.nodes else int(here.clip(0).sum())
-            if number >= (kind.nodes or kind.size):
+        free = self._room.free
+        for slots in kind.masks:
+            if kind.nodes:
+                if sum(free[at] >= kind.size for at in slots) >= kind.nodes:
+                    return True
+            elif sum(free[at] for at in slots) >= kind.size:
                 return True
         return False
 
-    def _lasts(self, job: Job) -> float:
-        """Return the time limit, in whole steps of bf_resolution."""
-        limit_s, step = self._requests[job.job_id].limit_s, self._settings.bf_resolution
-        return math.ceil(limit_s / step) * step if limit_s < math.inf else limit_s
-
-    def _count(self, taken: Taken) -> None:
-        node_of = self._nodes.node_of
-        for at in taken:
-            self._jobs_on[node_of == node_of[at]] += 1
-
-    def _whole(self, taken: Taken) -> Counts:
-        """Return all slots of the nodes of these."""
-        node_of = self._nodes.node_of
-        return np.flatnonzero(np.isin(node_of, node_of[list(taken)]))
+    def _bits(self, slots: Iterable[int]) -> int:
+        found = 0
+        for at in slots:
+            found |= 1 << self._nodes.node_of[at]
+        return found
 
     def _kind(self, job: Job) -> _Kind:
         request = self._requests[job.job_id]

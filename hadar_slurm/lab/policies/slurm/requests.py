@@ -15,6 +15,7 @@ from hadar_slurm.lab.policies.slurm.settings import Form, SlurmSettings, Types
 
 # Of the throughput on the fastest type: users of `open` leave out slower types.
 _OPEN = 0.4
+_ONE = (Types.HALF, Types.LOOK, Types.RECORDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +91,13 @@ def _allowed(
 ) -> tuple[GpuType, ...]:
     """Return the GPU types that the job's user allows, the fastest first.
 
-    Types of which the cluster has too few for the job are left out, unless all are.
+    Where a job gets one type alone, those of which the cluster has too few for it are left out,
+    unless all are.
     """
     spec, cluster, types = job.spec, snapshot.cluster, settings.types
     usable = [k for k in cluster.gpus_by_type if _speed(spec, k) > 0]
-    large = [k for k in usable if _has_enough(spec, k, cluster, settings.form)]
+    is_alone = settings.form is Form.LIST or types in _ONE
+    large = [k for k in usable if not is_alone or _has_enough(spec, k, cluster, settings.form)]
     by_speed = sorted(large or usable, key=lambda gpu_type: -_speed(spec, gpu_type))
     if not large:
         return tuple(by_speed)

@@ -1,34 +1,33 @@
 """select/cons_tres: which nodes Slurm gives a job of those that are free. Pure.
 
-Found on a real slurmctld (22.05.8), and played beside it by benchmarks/slurm_fidelity:
+Read in Slurm's source (22.05: _eval_nodes and the filters of GRES), and played beside a real
+slurmctld by benchmarks/slurm_fidelity:
 
 * Nodes of lower weight go first. Here each GPU type is a weight, in the order of the cluster's
-  nodes.
-* Of equal weight: the runs of consecutive free nodes that suffice, of these the one with the fewest
-  idle CPUs; where none suffices, the longest run first, and then the next. The last node of a job
-  is, within its run, the one with the fewest idle CPUs.
-* --gpus=N takes a node that has N free GPUs if there is one of the lowest weight that has any, else
-  what is left on each node in turn, also on several types.
+  nodes. For --gpus=N, nodes of one weight with more free GPUs, up to N, go first.
+* Of equal weight: runs of consecutive free nodes that suffice, of these the one with the fewest
+  idle CPUs; where none suffices, the one with the most, and then the next. Where one more node will
+  do, it is that of the run with the fewest idle CPUs, else nodes are taken in their order.
+* --gpus=N takes, in the order of its nodes, all that is free on each, but leaves one GPU for each
+  node behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-
-import numpy as np
-from numpy.typing import NDArray
+from functools import partial
+from typing import NamedTuple
 
 from hadar_slurm.core.cluster import Cluster, GpuType, Node, Slot
 from hadar_slurm.core.job import Shape
 
-Counts = NDArray[np.int64]
+Counts = list[int]
 # Slots by their index in `Nodes.slots`, with the number of GPUs taken there.
 Taken = Mapping[int, int]
 
-# A job is taken to have one CPU on each node: Slurm's own choice for one task.
-_CPUS = 10**6
+# Of a node; a job is taken to have one on each node, Slurm's own choice for one task.
+_CPUS = 16
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Nodes:
     slots: tuple[Slot, ...]
     # By slot: its weight, its node's index, whether its node has one GPU type.
     weights: tuple[int, ...]
-    node_of: Counts
+    node_of: tuple[int, ...]
     is_plain: tuple[bool, ...]
 
     @classmethod
@@ -54,7 +53,7 @@ class Nodes:
         return cls(
             tuple(slot for _, _, slot, _ in found),
             tuple(weight for weight, _, _, _ in found),
-            np.array([at for _, at, _, _ in found], dtype=np.int64),
+            tuple(at for _, at, _, _ in found),
             tuple(node.has_one_type for _, _, _, node in found),
         )
 
@@ -67,58 +66,101 @@ def take_nodes(
     `jobs_on`: the number of jobs on the node of each slot.
     """
     num_nodes, size = wanted
-    if len({int(nodes.node_of[at]) for at in candidates}) < num_nodes:
+    if len({nodes.node_of[at] for at in candidates}) < num_nodes:
         return None
     taken: dict[int, int] = {}
     used: set[int] = set()
-    for _, alike in groupby(candidates, key=nodes.weights.__getitem__):
-        free = [at for at in alike if int(nodes.node_of[at]) not in used]
-        runs = _runs(free, nodes.node_of)
-        while runs and len(taken) < num_nodes:
-            left = num_nodes - len(taken)
-            run = _best(runs, left, jobs_on)
-            runs.remove(run)
-            chosen = [max(run, key=lambda at: jobs_on[at])] if left == 1 else run[:left]
-            taken.update(dict.fromkeys(chosen, size))
-            used.update(int(nodes.node_of[at]) for at in chosen)
-        if len(taken) == num_nodes:
-            return taken
-    return None
+    runs = _runs([((nodes.weights[at], 0), at) for at in candidates], nodes.node_of)
+    while runs and len(taken) < num_nodes:
+        left = num_nodes - len(taken)
+        run = _best(runs, partial(_has_nodes, left), jobs_on)
+        runs.remove(run)
+        free = [at for at in run.slots if nodes.node_of[at] not in used]
+        chosen = [_busiest(free, jobs_on)] if left == 1 and free else free[:left]
+        taken.update(dict.fromkeys(chosen, size))
+        used.update(nodes.node_of[at] for at in chosen)
+    return taken if len(taken) == num_nodes else None
 
 
-def _runs(slots: Iterable[int], node_of: Counts) -> list[list[int]]:
-    """Return the runs of slots on consecutive nodes."""
-    runs: list[list[int]] = []
-    for at in slots:
-        if runs and node_of[at] - node_of[runs[-1][-1]] == 1:
-            runs[-1].append(at)
+def take_any(
+    candidates: Sequence[int], size: int, nodes: Nodes, *, room: Counts, jobs_on: Counts
+) -> Taken | None:
+    """Return `size` GPUs on any of the slots, in any split; None where there are too few."""
+    if sum(room[at] for at in candidates) < size:
+        return None
+    # Of one weight, nodes with more free GPUs that the job could use go first.
+    runs = _runs(
+        [((nodes.weights[at], -min(size, room[at])), at) for at in candidates], nodes.node_of
+    )
+    chosen: list[int] = []
+    got = 0
+    while got < size:
+        left = size - got
+        run = _best(runs, partial(_holds, room, left), jobs_on)
+        runs.remove(run)
+        enough = [at for at in run.slots if room[at] >= left]
+        for at in [_busiest(enough, jobs_on)] if enough else run.slots:
+            if got < size:
+                chosen.append(at)
+                got += room[at]
+    return _split(sorted(chosen, key=lambda at: nodes.node_of[at]), size, room)
+
+
+def _split(chosen: Sequence[int], size: int, room: Counts) -> Taken:
+    """Return how many GPUs each of the chosen slots gives: in order, one at least for each."""
+    taken: dict[int, int] = {}
+    for behind, at in zip(range(len(chosen) - 1, -1, -1), chosen, strict=True):
+        taken[at] = min(room[at], size - behind)
+        size -= taken[at]
+    return taken
+
+
+class _Run(NamedTuple):
+    """Slots of one weight on consecutive nodes."""
+
+    weight: tuple[int, int]
+    slots: list[int]
+
+
+def _runs(slots: Iterable[tuple[tuple[int, int], int]], node_of: tuple[int, ...]) -> list[_Run]:
+    """Return the runs of slots, given with their weights in the order of nodes."""
+    runs: list[_Run] = []
+    for weight, at in slots:
+        last = runs[-1] if runs else None
+        if last and last.weight == weight and node_of[at] - node_of[last.slots[-1]] == 1:
+            last.slots.append(at)
         else:
-            runs.append([at])
+            runs.append(_Run(weight, [at]))
     return runs
 
 
-def _best(runs: list[list[int]], num_nodes: int, jobs_on: Counts) -> list[int]:
-    enough = [run for run in runs if len(run) >= num_nodes]
-    if not enough:
-        return max(runs, key=len)
-    return min(enough, key=lambda run: sum(_CPUS - int(jobs_on[at]) for at in run))
+def _best(runs: Sequence[_Run], is_enough: Callable[[_Run], bool], jobs_on: Counts) -> _Run:
+    """Return the run that Slurm takes next."""
+    best, cpus, suffices = runs[0], _idle(runs[0], jobs_on), is_enough(runs[0])
+    for run in runs[1:]:
+        idle, enough = _idle(run, jobs_on), is_enough(run)
+        is_better = run.weight < best.weight
+        if run.weight == best.weight:
+            # As Slurm's source has it: a run that does not suffice, but has more idle CPUs, goes
+            # before one that does.
+            is_better = (not suffices or idle < cpus) if enough else idle > cpus
+        if is_better:
+            best, cpus, suffices = run, idle, enough
+    return best
 
 
-def take_any(candidates: Sequence[int], size: int, room: Counts, nodes: Nodes) -> Taken | None:
-    """Return `size` GPUs on any of the slots, in any split; None where there are too few."""
-    if sum(int(room[at]) for at in candidates) < size:
-        return None
-    taken: dict[int, int] = {}
-    left = size
-    for _, alike in groupby(candidates, key=nodes.weights.__getitem__):
-        group = list(alike)
-        whole = [at for at in group if room[at] >= left]
-        if whole:
-            at = max(whole, key=room.__getitem__) if taken else whole[0]
-            return taken | {at: left}
-        for at in group:
-            taken[at] = min(left, int(room[at]))
-            left -= taken[at]
-            if not left:
-                return taken
-    return None
+def _has_nodes(number: int, run: _Run) -> bool:
+    return len(run.slots) >= number
+
+
+def _holds(room: Counts, size: int, run: _Run) -> bool:
+    return sum(room[at] for at in run.slots) >= size
+
+
+def _idle(run: _Run, jobs_on: Counts) -> int:
+    return sum(_CPUS - jobs_on[at] for at in run.slots)
+
+
+def _busiest(slots: Sequence[int], jobs_on: Counts) -> int:
+    """Return the slot on the node with the fewest idle CPUs, the first of equal ones."""
+    return max(slots, key=lambda at: jobs_on[at])

@@ -68,11 +68,18 @@ class SlurmSettings:
     bf_window: float = 7 * 86_400.0
     bf_resolution: float = 60.0
     bf_max_job_test: float = 500.0
+    # How often the queue is looked at; 0: at each arrival and end.
+    bf_interval: float = 0.0
+    # Slurm's own, for plays in compressed time: by what a test of a later start begins to group
+    # the ends of running jobs.
+    test_window: float = 30.0
 
 
-_TIMES = frozenset({"max_age", "half_life", "calc_period", "bf_window", "bf_resolution"})
+_TIMES = frozenset(
+    "max_age half_life calc_period bf_window bf_resolution bf_interval test_window".split()
+)
 # May be 0.
-_WEIGHTS = frozenset({"weight_fairshare", "weight_age", "weight_size", "half_life"})
+_WEIGHTS = frozenset({"weight_fairshare", "weight_age", "weight_size", "half_life", "bf_interval"})
 _HABITS: dict[str, tuple[str, Any]] = {
     **{str(form): ("form", form) for form in Form},
     **{str(types): ("types", types) for types in Types},

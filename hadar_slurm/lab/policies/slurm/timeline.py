@@ -1,0 +1,161 @@
+"""When and where a job could start, as sched/backfill tests it. Pure.
+
+Read in Slurm's source (22.05: backfill.c, and the will-run test of select/cons_tres), and played
+beside a real slurmctld:
+
+* A planned job holds whole nodes from its start to its time limit; running jobs hold their GPUs.
+* A later start is found by ending running jobs in the order of their time limits, not one by one
+  but in groups: the first is of half a minute, each further one is twice as long. The start is then
+  the last end of a group, so that starts far ahead are planned late.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from hadar_slurm.lab.policies.slurm.selection import Counts, Taken
+
+# Nodes as bits.
+Mask = int
+# Of free GPUs by slot, jobs by slot and allowed nodes.
+Pick = Callable[[Counts, Counts, Mask], "Taken | None"]
+
+
+class LimitEnd(NamedTuple):
+    """A running job: when its limit ends, in seconds, its nodes and GPUs by slot."""
+
+    end_s: float
+    nodes: Mask
+    taken: Taken
+
+
+class _Span(NamedTuple):
+    """From when to when, in seconds, which nodes no planned job holds."""
+
+    begin_s: float
+    end_s: float
+    open: Mask
+
+
+class FutureRoom:
+    """The GPUs that are free now, and those that running jobs will free."""
+
+    def __init__(
+        self, free: Counts, jobs_on: Counts, group_s: float, slots_of: Sequence[Sequence[int]]
+    ) -> None:
+        # By slot: free GPUs, and jobs on its node. `slots_of`: the slots of each node.
+        self.free, self.jobs_on, self._slots_of = free, jobs_on, slots_of
+        self._group_s = group_s
+        self._running: list[LimitEnd] = []
+        # Changes with each start: what was found before is void.
+        self.version = 0
+
+    def run(self, ending: LimitEnd) -> None:
+        """Count a job that runs, or that starts now: its GPUs are no longer in `free`."""
+        self._running.append(ending)
+        self._running.sort(key=lambda each: each.end_s)
+        self._shift(self.jobs_on, ending, 1)
+        self.version += 1
+
+    def soonest(self, mask: Mask, pick: Pick) -> tuple[float, Taken] | None:
+        """Return when and where a job could start on these nodes, 0 for now; None: never."""
+        if taken := pick(self.free, self.jobs_on, mask):
+            return 0.0, taken
+        free, jobs_on = list(self.free), list(self.jobs_on)
+        for group in self._groups(mask):
+            for ending in group:
+                for at, count in ending.taken.items():
+                    free[at] += count
+                self._shift(jobs_on, ending, -1)
+            if taken := pick(free, jobs_on, mask):
+                return group[-1].end_s, taken
+        return None
+
+    def _groups(self, mask: Mask) -> Iterator[list[LimitEnd]]:
+        """Yield the running jobs on these nodes in groups that end together."""
+        running, length_s, barrier_s, at = self._running, self._group_s, math.nan, 0
+        while at < len(running):
+            group: list[LimitEnd] = []
+            while at < len(running):
+                ending = running[at]
+                at += 1
+                if not ending.nodes & mask:
+                    continue
+                if math.isnan(barrier_s):
+                    barrier_s = (ending.end_s // self._group_s + 1) * self._group_s
+                group.append(ending)
+                if at < len(running) and running[at].end_s > barrier_s + length_s:
+                    break
+            if group:
+                yield group
+            length_s *= 2
+            while at < len(running) and running[at].end_s > barrier_s + length_s:
+                length_s *= 2
+
+    def _shift(self, jobs_on: Counts, ending: LimitEnd, by: int) -> None:
+        for node, slots in enumerate(self._slots_of):
+            if ending.nodes >> node & 1:
+                for at in slots:
+                    jobs_on[at] += by
+
+
+class HeldNodes:
+    """The nodes that planned jobs hold; times in seconds, `now_s` included."""
+
+    def __init__(self, now_s: float, window_s: float, resolution_s: float, nodes: Mask) -> None:
+        self._resolution_s = resolution_s
+        self._spans = [_Span(self._rounded(now_s), self._rounded(now_s + window_s), nodes)]
+
+    def usable(self, start_s: float, end_s: float) -> tuple[Mask, float | None]:
+        """Return the nodes that none holds in that time, and when else to try."""
+        later_s: float | None = None
+        mask = -1
+        for at, span in enumerate(self._spans):
+            if span.end_s <= start_s:
+                continue
+            if later_s is None and at + 1 < len(self._spans):
+                after = self._spans[at + 1].open
+                if after & ~(mask & span.open):
+                    later_s = span.end_s
+            if span.begin_s > end_s:
+                break
+            mask &= span.open
+        return mask, later_s
+
+    def is_held(self, start_s: float, end_s: float, nodes: Mask) -> bool:
+        """Return whether a planned job holds any of the nodes in that time."""
+        start_s, end_s = self._rounded(start_s), self._rounded(end_s)
+        return any(
+            nodes & ~span.open
+            for span in self._spans
+            if span.end_s > start_s and span.begin_s < end_s
+        )
+
+    def hold(self, start_s: float, end_s: float, nodes: Mask) -> None:
+        """Hold nodes for a planned job."""
+        start_s = max(self._rounded(start_s), self._spans[0].begin_s)
+        end_s = max(self._rounded(end_s), start_s + self._resolution_s)
+        found: list[_Span] = []
+        for span in self._spans:
+            cuts = (time for time in (start_s, end_s) if span.begin_s < time < span.end_s)
+            for begin, end in pairwise((span.begin_s, *cuts, span.end_s)):
+                inside = begin >= start_s and end <= end_s
+                found.append(_Span(begin, end, span.open & ~nodes if inside else span.open))
+        self._spans = _joined(found)
+
+    def _rounded(self, time_s: float) -> float:
+        return time_s // self._resolution_s * self._resolution_s
+
+
+def _joined(spans: Iterable[_Span]) -> list[_Span]:
+    """Return the spans without borders between equal ones."""
+    found: list[_Span] = []
+    for span in spans:
+        if found and found[-1].open == span.open:
+            found[-1] = found[-1]._replace(end_s=span.end_s)
+        else:
+            found.append(span)
+    return found
