@@ -1,0 +1,7 @@
+"""Whether policy `slurm` decides as a real slurmctld: the same jobs on both, and the differences.
+
+cd benchmarks
+python -m slurm_fidelity draw               the lists of jobs, from seeds and ../../shared/data
+python -m slurm_fidelity real NAME...       play lists on a local Slurm, in compressed time
+python -m slurm_fidelity judge              simulate what was played; write the page
+"""

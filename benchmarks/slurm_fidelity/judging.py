@@ -1,0 +1,69 @@
+"""Simulates what was played, and says how far the simulations are from the real plays."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import mean
+
+from slurm_fidelity.compare import Difference, Figures, difference, figures, mean_difference
+from slurm_fidelity.from_states import Agreement, agreement
+from slurm_fidelity.jobs import JobList, Play
+from slurm_fidelity.simulated import simulate
+
+# Simulations of each list, with other lags: a lag decides which of two jobs takes a node.
+SEEDS = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One list on one version of Slurm: real plays, and simulations of it."""
+
+    jobs: JobList
+    slurm: str
+    real: tuple[Figures, ...]
+    simulated: tuple[Figures, ...]
+    # Simulations beside the real plays; None for the second: fewer than two real plays.
+    off: Difference
+    between_real: Difference | None
+    # The most a job was submitted late, in real seconds, and the load of the machine.
+    late_s: float
+    load: float
+    # Of the real starts, those that the policy decides alike from the same states.
+    from_states: float
+
+
+def judge(lists: Mapping[str, JobList], plays: Iterable[Play], policy: str = "") -> list[Judged]:
+    """Return the comparison of each list that was played."""
+    by_list: defaultdict[tuple[str, str], list[Play]] = defaultdict(list)
+    for play in plays:
+        by_list[play.list, play.slurm].append(play)
+    return [
+        _judged(lists[name], slurm, real, policy)
+        for (name, slurm), real in sorted(by_list.items())
+        if name in lists
+    ]
+
+
+def _judged(jobs: JobList, slurm: str, real: Sequence[Play], policy: str) -> Judged:
+    # Where priorities do not count, any time will do.
+    begin_s = mean(play.first_period_s for play in real) or float(jobs.compression)
+    ours = [simulate(jobs, seed=seed, policy=policy, begin_s=begin_s) for seed in SEEDS]
+    pairs = list(combinations(real, 2))
+    return Judged(
+        jobs,
+        slurm,
+        tuple(figures(jobs, play) for play in real),
+        tuple(figures(jobs, play) for play in ours),
+        mean_difference([difference(jobs, mine, play) for mine in ours for play in real]),
+        mean_difference([difference(jobs, b, a) for a, b in pairs]) if pairs else None,
+        max(play.late_s for play in real),
+        max(play.load for play in real),
+        _alike([agreement(jobs, play) for play in real]),
+    )
+
+
+def _alike(found: Sequence[Agreement]) -> float:
+    return sum(each.alike for each in found) / sum(each.decided for each in found)

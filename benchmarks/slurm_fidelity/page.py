@@ -1,0 +1,212 @@
+"""Writes docs/slurm-fidelity.md, and the record for programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from statistics import mean
+from typing import Any
+
+from slurm_fidelity.compare import Difference, Summary, summary
+from slurm_fidelity.judging import SEEDS, Judged
+
+_HOUR_S = 3600.0
+# What issue and page ask of the means over the lists.
+MOST_JCT, MOST_TTD, LEAST_TAU, LEAST_TYPES, MOST_WAIT = 0.06, 0.10, 0.93, 0.90, 0.15
+
+_HEAD = """\
+# Policy `slurm` beside a real Slurm
+
+`slurm` simulates the Slurm that a site has without hadard ([policies.md](policies.md)). Here the
+same lists of jobs are played on a real slurmctld and in the simulator. Written by
+`python -m slurm_fidelity judge` (benchmarks/slurm_fidelity); the plays are kept in
+benchmarks/results/slurm_fidelity, so that a change of the policy is judged without a Slurm.
+"""
+
+_FROM_STATES = """\
+Two real plays of one list go apart, since a tenth of a second decides which of two jobs takes a
+node, and from then on everything is another: *order* and *types* of single plays say more of the
+list than of the rules. *From the same states* does not: for each start of the real Slurm the policy
+is asked what it would do in that very state, and this is the share of starts that it decides
+alike, with the same GPUs on the same nodes.
+"""
+
+_HOW = """\
+## How
+
+* A list is played on a local cluster (`hadar cluster`): its jobs sleep as long as they would run on
+  the slowest of the GPU types that they got, in time compressed 32 to 600 times. Priorities are
+  multifactor with fair tree or classic fair share, computed again each minute, or first in, first
+  out; `TRESBillingWeights` counts GPUs, nodes are weighted by type.
+* The simulator plays each list {seeds} times. Two things of compressed time are drawn for each: for
+  some tenths of a second GPUs are not used between two jobs, and Slurm looks at its queue once in a
+  second. Which of two jobs takes a node hangs on them, on a real Slurm as well: that is why two
+  real plays differ.
+* *JCT* and *TTD* are the ratios of the simulated to the real mean completion time and to the real
+  time from the first submission to the last end. *Order* is Kendall's tau of the starts. *Types* is
+  the share of the jobs on the same GPU types. *Large* is the ratio of the mean waits of gangs of 8
+  GPUs or more; `-` where they hardly wait. All are means over pairs of a simulated and a real play.
+* The rules were changed because of the lists that are marked *chosen on*; the others only judge.
+"""
+
+_LIMITS = """\
+## What it does not show
+
+* Preemption, reservations, QOS, several partitions, licences, CPUs and memory that run out before
+  GPUs.
+* Windows of traces have 80 to 110 jobs; their durations are cut, and their clusters are smaller.
+* Slurm ends jobs beyond their limits every half minute: compressed, that is up to five hours.
+"""
+
+_LICENCES = """\
+The windows are of the ElasticFlow traces (ASPLOS'23, MIT), of Philly (ATC'19, CC-BY-4.0, by way of
+Sia's artifact) and of Alibaba's cluster-trace-gpu-v2023; users and limits are drawn.
+"""
+
+
+def page(judged: Sequence[Judged], about: str) -> str:
+    """Return the page."""
+    texts = [
+        _HEAD,
+        *_verdict(judged),
+        _FROM_STATES,
+        "## Lists\n",
+        _table(judged),
+        "",
+        _figures(judged),
+        "",
+    ]
+    texts += [_HOW.format(seeds=len(SEEDS)), _LIMITS, "## Made\n", f"{about}.\n", _LICENCES]
+    return "\n".join(texts)
+
+
+def _verdict(judged: Sequence[Judged]) -> Iterable[str]:
+    yield (
+        "| | lists | mean \\|ln JCT\\| | mean \\|ln TTD\\| | order | types | \\|ln large\\| | "
+        "from the same states |"
+    )
+    yield "|---|--:|--:|--:|--:|--:|--:|--:|"
+    yield (
+        f"| asked for | 8 | {MOST_JCT:.2f} | {MOST_TTD:.2f} | {LEAST_TAU:.2f} | "
+        f"{LEAST_TYPES:.0%} | {MOST_WAIT:.2f} | - |"
+    )
+    for name, (half, part) in parts(judged).items():
+        alike = mean(each.from_states for each in half) if half else 0.0
+        yield f"{_summary_row(name, part)} {f'{alike:.0%}' if half else '-'} |"
+    yield ""
+
+
+def parts(judged: Sequence[Judged]) -> dict[str, tuple[list[Judged], Summary]]:
+    """Return all lists and the two halves with their means, and those between two real plays."""
+    found: dict[str, tuple[list[Judged], Summary]] = {}
+    halves = {
+        "all lists": list(judged),
+        "judged only": [each for each in judged if not each.jobs.is_for_tuning],
+        "chosen on": [each for each in judged if each.jobs.is_for_tuning],
+    }
+    for name, half in halves.items():
+        if half:
+            found[name] = half, summary({_key(each): [each.off] for each in half})
+    twice = {_key(each): [each.between_real] for each in judged if each.between_real}
+    if twice:
+        found["two real plays"] = [], summary(twice)
+    return found
+
+
+def _key(each: Judged) -> str:
+    return f"{each.jobs.name} {each.slurm}"
+
+
+def _summary_row(name: str, part: Summary) -> str:
+    wait = "-" if math.isnan(part.large_wait) else f"{part.large_wait:.2f}"
+    cells = (
+        name, str(part.lists), f"{part.jct:.3f}", f"{part.ttd:.3f}", f"{part.tau:.3f}",
+        f"{part.same_types:.0%}", wait,
+    )  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _table(judged: Sequence[Judged]) -> str:
+    lines = [
+        "| list | Slurm | requests | share | jobs | plays | JCT | TTD | order | types | large | "
+        "from the same states | two real plays: JCT, TTD, order, types |",
+        "|---|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|---|",
+    ]
+    for each in judged:
+        jobs = each.jobs
+        mark = ", chosen on" * jobs.is_for_tuning
+        between = each.between_real
+        cells = [
+            f"{jobs.name}{mark}", each.slurm, _words(each), jobs.fairshare, str(len(jobs.jobs)),
+            str(len(each.real)), *_cells(each.off), f"{each.from_states:.0%}",
+            ", ".join(_cells(between)[:4]) if between else "-",
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _words(each: Judged) -> str:
+    form = {
+        "gpus": "`--gpus=N`", "nodes": "`-N k --gpus-per-node=g`", "list": '`-N k -C "[a|b]"`',
+    }[each.jobs.form]  # fmt: skip
+    is_or = each.jobs.choice == "open" and each.jobs.form != "list"
+    return (form + ' `-C "a|b"`' * is_or).replace("|", "\\|")
+
+
+def _cells(off: Difference) -> list[str]:
+    large = "-" if off.large_wait is None else f"{off.large_wait:.2f}"
+    return [
+        f"{off.jct:.2f}", f"{off.ttd:.2f}", f"{off.tau:.2f}", f"{off.same_types:.0%}", large,
+    ]  # fmt: skip
+
+
+def _figures(judged: Sequence[Judged]) -> str:
+    lines = [
+        "| list | about | mean JCT, h: real | simulated | mean wait, h: real | simulated | "
+        "ended by limits | on several types | late, s | load |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for each in judged:
+        real, ours = each.real, each.simulated
+        cells = [
+            each.jobs.name, f"{each.jobs.about}; {each.jobs.compression} times as fast",
+            ", ".join(f"{f.mean_jct_s / _HOUR_S:.2f}" for f in real),
+            _range([f.mean_jct_s / _HOUR_S for f in ours]),
+            ", ".join(f"{f.mean_wait_s / _HOUR_S:.2f}" for f in real),
+            _range([f.mean_wait_s / _HOUR_S for f in ours]),
+            _both([f.ended_by_limit for f in real], [f.ended_by_limit for f in ours]),
+            _both([f.mixed for f in real], [f.mixed for f in ours]),
+            f"{each.late_s:.1f}", f"{each.load:.0f}",
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def _both(real: Sequence[int], ours: Sequence[int]) -> str:
+    return f"{', '.join(map(str, real))}; {mean(ours):.0f}"
+
+
+def record(judged: Sequence[Judged], about: str) -> dict[str, Any]:
+    """Return what the page says, for programs."""
+    return {
+        "made": about,
+        "means": {name: asdict(part) for name, (_, part) in parts(judged).items()},
+        "lists": [
+            {
+                "list": each.jobs.name,
+                "slurm": each.slurm,
+                "is_for_tuning": each.jobs.is_for_tuning,
+                "off": asdict(each.off),
+                "from_states": each.from_states,
+                "between_real": asdict(each.between_real) if each.between_real else None,
+                "real": [asdict(f) for f in each.real],
+                "simulated": [asdict(f) for f in each.simulated],
+            }
+            for each in judged
+        ],
+    }

@@ -1,0 +1,90 @@
+"""One Slurm configuration in both spellings: lines of slurm.conf, and words of policy `slurm`."""
+
+from __future__ import annotations
+
+from slurm_fidelity.jobs import MINUTE_S, JobList, ListedJob
+
+WEIGHT_FAIRSHARE, WEIGHT_AGE = 10_000, 3_000
+# Slurm's own unit of all three is the minute.
+CALC_PERIOD_MIN = 1
+_WEEK_S = 7 * 86_400
+_SCHEDULER = {
+    "batch_sched_delay": "0",
+    "sched_min_interval": "100000",
+    "sched_interval": "1",
+    "bf_interval": "1",
+    "bf_resolution": "1",
+    "bf_max_job_test": "500",
+    "default_queue_depth": "1000",
+}
+
+
+def week_min(jobs: JobList) -> int:
+    """Return the minutes in which a week of the list is played."""
+    return max(1, round(_WEEK_S / jobs.compression / MINUTE_S))
+
+
+def slurm_conf(jobs: JobList) -> str:
+    """Return the further lines of slurm.conf."""
+    scheduler = {**_SCHEDULER, "bf_window": str(jobs.bf_window_min)}
+    words = [*(f"{name}={value}" for name, value in scheduler.items()), "bf_continue"]
+    lines = [
+        "SchedulerType=sched/backfill",
+        f"SchedulerParameters={','.join(words)}",
+        "MinJobAge=3600",
+        "KillWait=1",
+    ]
+    if jobs.fairshare == "no":
+        return "\n".join([*lines, "PriorityType=priority/basic"]) + "\n"
+    lines += [
+        "PriorityType=priority/multifactor",
+        f"PriorityWeightFairshare={WEIGHT_FAIRSHARE}",
+        f"PriorityWeightAge={WEIGHT_AGE}",
+        f"PriorityMaxAge={week_min(jobs)}",
+        f"PriorityDecayHalfLife={week_min(jobs)}",
+        f"PriorityCalcPeriod={CALC_PERIOD_MIN}",
+    ]
+    lines += ["PriorityFlags=NO_FAIR_TREE"] * (jobs.fairshare == "classic")
+    return "\n".join(lines) + "\n"
+
+
+def policy_name(jobs: JobList, *, looks_always: bool = False) -> str:
+    """Return the policy with the same settings, in seconds of the list.
+
+    Such a Slurm looks at its queue once in a real second, or, with `looks_always`, at any time.
+    """
+    minute_s = MINUTE_S * jobs.compression
+    words = [
+        "slurm",
+        jobs.form,
+        jobs.choice,
+        f"fairshare={jobs.fairshare}",
+        f"bf_window={jobs.bf_window_min * minute_s}s",
+        f"bf_resolution={jobs.compression}s",
+        f"test_window={30 * jobs.compression}s",
+        f"bf_interval={0 if looks_always else jobs.compression}s",
+    ]
+    if jobs.fairshare == "no":
+        words.append("weight_age=0")
+    else:
+        words += [
+            f"calc_period={CALC_PERIOD_MIN * minute_s}s",
+            f"max_age={week_min(jobs) * minute_s}s",
+            f"half_life={week_min(jobs) * minute_s}s",
+        ]
+    return ":".join(words)
+
+
+def sbatch_options(job: ListedJob, jobs: JobList) -> list[str]:
+    """Return what the job's user writes."""
+    options = [f"--time={job.limit_min}"]
+    if jobs.form == "gpus":
+        options.append(f"--gpus={job.gpus}")
+    else:
+        options += [f"--nodes={job.nodes}", f"--gpus-per-node={job.gpus // job.nodes}"]
+    allowed = jobs.allowed(job)
+    if jobs.form == "list" and len(allowed) > 1:
+        options.append(f"--constraint=[{'|'.join(allowed)}]")
+    elif len(allowed) < len(jobs.pools):
+        options.append(f"--constraint={'|'.join(allowed)}")
+    return options

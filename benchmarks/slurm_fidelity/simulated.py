@@ -1,0 +1,117 @@
+"""Plays a list in the simulator, under policy `slurm` set up as the real Slurm was."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hadar_slurm.core.cluster import Cluster, JobId, Node
+from hadar_slurm.core.job import JobSpec, Shape
+from hadar_slurm.core.throughput import GangThroughput, Throughputs
+from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment
+from hadar_slurm.policies.registry import make_policy
+from slurm_fidelity.jobs import JobList, ListedJob, Play, Run
+from slurm_fidelity.settings import policy_name
+
+# Many steps, so that rounding to whole ones is nothing.
+_STEPS = 10**7
+# Real seconds from the end of a job to the start of the next, as measured on a quiet machine.
+LAGS_S = (0.05, 0.25)
+# Real seconds from a limit to the end of the job, which has a second to end by itself.
+_KILLS_S = (1.0, 31.0)
+
+
+def simulate(jobs: JobList, *, seed: int = 0, policy: str = "", begin_s: float = 0.0) -> Play:
+    """Return what the simulator makes of a list.
+
+    Each job holds its GPUs for some tenths of a real second more, in which Slurm sees its end and
+    starts the next; drawn from the seed. The list begins `begin_s` seconds after priorities were
+    computed.
+    """
+    draw = random.Random(f"lags {seed}")
+    specs = [
+        spec_of(job, jobs, lagged.seconds, submitted_s=lagged.submit_s, limit_s=limit_s)
+        for job, lagged, limit_s in zip(
+            jobs.jobs,
+            _later(jobs, draw, begin_s),
+            [_limit_s(job, jobs, draw) for job in jobs.jobs],
+            strict=True,
+        )
+    ]
+    made = make_policy(policy or policy_name(jobs))
+    settings = ExperimentSettings(round_s=float(jobs.compression))
+    result = run_experiment(specs, cluster_of(jobs), made, settings)
+    names = {f"n{i}": name for i, name in enumerate(jobs.node_types(), 1)}
+    ends = {done.job_id: done for done in result.jcts}
+    runs: dict[int, Run] = {}
+    for segment in result.segments:
+        held = sorted((names[str(n)], count) for n, count in segment.gang.gpus_by_node.items())
+        done = ends[segment.job_id]
+        runs[int(segment.job_id) - 1] = Run(
+            round(segment.start_s - begin_s, 1),
+            round(done.end_s - begin_s, 1),
+            *(tuple(each) for each in zip(*held, strict=True)),
+            state="TIMEOUT" if done.is_killed else "COMPLETED",
+        )
+    return Play(jobs.name, "simulated", "", runs)
+
+
+def cluster_of(jobs: JobList) -> Cluster:
+    """Return the cluster of a list, its nodes named in the order of their weights."""
+    pools = [pool for pool in jobs.pools for _ in range(pool.nodes)]
+    return Cluster.of(
+        Node.of(f"n{i}", {pool.gpu_type: pool.gpus}) for i, pool in enumerate(pools, 1)
+    )
+
+
+def spec_of(
+    job: ListedJob,
+    jobs: JobList,
+    seconds: Mapping[str, tuple[float, float]],
+    *,
+    submitted_s: float,
+    limit_s: float,
+) -> JobSpec:
+    """Return a job as the simulator knows it; it has no speed on types that its user leaves out."""
+    allowed = jobs.allowed(job)
+    rows = {
+        # Types that are equally fast stay in the order in which the request names them.
+        (k, job.gpus): GangThroughput(*(_STEPS / (t + place * 1e-3) for t in seconds[k]))
+        for place, k in enumerate(allowed)
+    }
+    return JobSpec(
+        job_id=JobId(str(job.number + 1)),
+        num_gpus=job.gpus,
+        total_steps=_STEPS,
+        throughputs=Throughputs.of(rows),
+        submitted_s=submitted_s,
+        can_checkpoint=False,
+        restart_cost_s=0.0,
+        user=job.user,
+        shapes=() if jobs.form == "gpus" else (Shape(job.nodes, job.gpus // job.nodes),),
+        limit_s=limit_s,
+        # So that the limit is as written, whatever types the job may get.
+        limit_type=allowed[0],
+    )
+
+
+def _later(jobs: JobList, draw: random.Random, begin_s: float) -> list[ListedJob]:
+    """Return the jobs as a real Slurm runs them, a little longer, from `begin_s` on."""
+    later: list[ListedJob] = []
+    # Slurm looks at its queue once in a second, as the simulator does from the first arrival on:
+    # the first job comes early by a part of a second, so that the others come at any time in it.
+    early_s = draw.random() * jobs.compression
+    for job in jobs.jobs:
+        lag_s = draw.uniform(*LAGS_S) * jobs.compression
+        seconds = {k: (a + lag_s, b + lag_s) for k, (a, b) in job.seconds.items()}
+        submit_s = max(0.0, job.submit_s + begin_s - (0.0 if later else early_s))
+        later.append(replace(job, submit_s=submit_s, seconds=seconds))
+    return later
+
+
+def _limit_s(job: ListedJob, jobs: JobList, draw: random.Random) -> float:
+    """Return after how long a job is ended: Slurm looks for those every half minute."""
+    limit_s, late_s = jobs.limit_s(job), draw.uniform(*_KILLS_S) * jobs.compression
+    is_short = max(job.seconds[gpu_type][1] for gpu_type in jobs.allowed(job)) <= limit_s
+    return limit_s if is_short else limit_s + late_s

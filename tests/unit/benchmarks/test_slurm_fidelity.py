@@ -1,0 +1,104 @@
+"""The comparison of policy `slurm` with a real Slurm: requests, figures and recordings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+
+
+@pytest.fixture
+def fidelity(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return the package with its modules."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import slurm_fidelity.compare
+    import slurm_fidelity.page
+    import slurm_fidelity.settings
+
+    return slurm_fidelity
+
+
+def a_list(fidelity: ModuleType, sizes: Sequence[int], **options: object) -> object:
+    """Return a list of jobs of these sizes on two types, one submitted each second."""
+    jobs = fidelity.jobs
+    listed = tuple(
+        jobs.ListedJob(n, "u0", float(n), size, -(-size // 8), {"a": (9, 10), "b": (30, 33)}, 1)
+        for n, size in enumerate(sizes)
+    )
+    pools = (jobs.Pool("a", 1, 8), jobs.Pool("b", 2, 8))
+    return jobs.JobList("some", "made", pools, listed, compression=1, **options)
+
+
+def a_play(fidelity: ModuleType, starts: Sequence[float], node: str = "n1-a-1") -> object:
+    """Return a play in which jobs start at these times, on one node, and run for 9 s."""
+    runs = {
+        n: fidelity.jobs.Run(start_s, start_s + 9, (node,), (1,))
+        for n, start_s in enumerate(starts)
+    }
+    return fidelity.jobs.Play("some", "22.05", "today", runs)
+
+
+@pytest.mark.parametrize(
+    ("form", "choice", "words"),
+    [
+        ("gpus", "any", "--gpus=12"),
+        ("nodes", "any", "--nodes=2 --gpus-per-node=6"),
+        ("nodes", "open", "--nodes=2 --gpus-per-node=6 --constraint=a"),
+        ("list", "any", "--nodes=2 --gpus-per-node=6 --constraint=[a|b]"),
+    ],
+)
+def test_a_request_has_its_form(fidelity: ModuleType, form: str, choice: str, words: str) -> None:
+    """The options are those of the form, with the types that the user allows."""
+    jobs = a_list(fidelity, [12], form=form, choice=choice)
+    assert fidelity.settings.sbatch_options(jobs.jobs[0], jobs) == f"--time=1 {words}".split()
+
+
+def test_equal_plays_do_not_differ(fidelity: ModuleType) -> None:
+    """A play beside itself has ratios of 1, the same order and the same types."""
+    jobs, play = a_list(fidelity, [1, 8, 8]), a_play(fidelity, [0, 5, 9])
+    found = fidelity.compare.difference(jobs, play, play)
+    assert (found.jct, found.ttd, found.tau, found.same_types, found.large_wait) == (1, 1, 1, 1, 1)
+
+
+def test_what_differs_is_seen(fidelity: ModuleType) -> None:
+    """Another order, other types and longer waits all show, and in the means over lists."""
+    jobs, measure = a_list(fidelity, [8, 8, 8]), a_play(fidelity, [0, 5, 9])
+    other = a_play(fidelity, [9, 5, 0], node="n2-b-1")
+    found = fidelity.compare.difference(jobs, other, measure)
+    assert (found.tau, found.same_types) == (-1, 0)
+    later = fidelity.compare.difference(jobs, a_play(fidelity, [11, 16, 20]), measure)
+    assert later.jct > 1.5
+    assert later.large_wait > 2
+    means = fidelity.compare.summary({"one": [found], "two": [later]})
+    assert (means.lists, means.tau, means.same_types) == (2, 0, 0.5)
+    assert means.jct == pytest.approx(means.worst_jct / 2)
+
+
+def test_recordings_are_read_as_written(fidelity: ModuleType, tmp_path: Path) -> None:
+    """Lists and plays come back equal."""
+    jobs, play = a_list(fidelity, [1, 12]), a_play(fidelity, [0, 5])
+    fidelity.jobs.write_lists({"some": jobs}, tmp_path / "lists")
+    fidelity.jobs.write_plays([play], tmp_path / "plays")
+    assert fidelity.jobs.read_lists(tmp_path / "lists") == {"some": jobs}
+    assert fidelity.jobs.read_plays(tmp_path / "plays") == [play]
+
+
+def test_the_page_sets_the_lists_that_were_chosen_on_apart(fidelity: ModuleType) -> None:
+    """Both halves have means of their own, beside two real plays."""
+    jobs, play = a_list(fidelity, [8, 8]), a_play(fidelity, [0, 5])
+    figures = fidelity.compare.figures(jobs, play)
+    off = fidelity.compare.difference(jobs, play, play)
+    one = fidelity.judging.Judged(
+        jobs, "22.05", (figures,) * 2, (figures,), off, off, 0.1, 1.0, 0.9
+    )
+    two = replace(one, jobs=replace(jobs, name="other", is_for_tuning=True))
+    parts = fidelity.page.parts([one, two])
+    assert {name: part.lists for name, (_, part) in parts.items()} == {
+        "all lists": 2, "judged only": 1, "chosen on": 1, "two real plays": 2
+    }  # fmt: skip
+    assert "| other, chosen on | 22.05 |" in fidelity.page.page([one, two], "Made today")
