@@ -190,7 +190,8 @@ def compare(
     if as_json:
         sys.stdout.write(json_text(comparison))
     else:
-        show(() if chosen else comparison.groups, comparison.notes)
+        groups = () if chosen else comparison.groups
+        show(groups, comparison.notes, comparison.verdict)
     for path in paths:
         console.print(f"{path.name}: {path}", soft_wrap=True, highlight=False)
     check_done(records)

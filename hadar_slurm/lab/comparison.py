@@ -52,6 +52,7 @@ from hadar_slurm.lab.study.experiment import (
 from hadar_slurm.lab.study.report import Comparison
 from hadar_slurm.lab.study.scenarios import SCENARIOS, Overrides, Scenario
 from hadar_slurm.lab.study.summary import groups, killed_notes, load_series
+from hadar_slurm.lab.study.verdict import verdict
 from hadar_slurm.lab.traces.adopters import as_movable
 from hadar_slurm.lab.traces.limits import parse_limits
 from hadar_slurm.lab.traces.load import parse_gpu_speeds
@@ -283,7 +284,14 @@ def comparison_of(
 ) -> Comparison:
     """Return the content of the report; `cells` have the assumed ratios of GPU types."""
     found = groups(records)
-    comparison = Comparison("Policies compared", command, records, found, series=load_series(found))
+    comparison = Comparison(
+        "Policies compared",
+        command,
+        records,
+        found,
+        series=load_series(found),
+        verdict=verdict(found),
+    )
     if scenario:
         notes, series = scenario.notes(found), scenario.series(found)
         drawn = scenario.num_plotted, scenario.charted

@@ -18,10 +18,10 @@ from hadar_slurm.errors import ConfigError
 from hadar_slurm.journal import Journal
 from hadar_slurm.lab.assumed_speeds import speeds_note
 from hadar_slurm.lab.checks import number_of
+from hadar_slurm.lab.failures import draw_failures
 from hadar_slurm.lab.garbage import rare_collections
 from hadar_slurm.lab.study.bounds import Bounds
 from hadar_slurm.lab.study.experiment import ExperimentSettings, Told, run_experiment, telling_ended
-from hadar_slurm.lab.study.failures import draw_failures
 from hadar_slurm.lab.study.figures import Result
 from hadar_slurm.lab.study.summary import KILLED_WORDS
 from hadar_slurm.lab.study.tables import show_notes

@@ -43,6 +43,8 @@ class Comparison:
     charted: int = 0
     # Further keys of the JSON.
     tree: Mapping[str, object] = field(default_factory=dict)
+    # The first sentences, for whoever decides.
+    verdict: tuple[str, ...] = ()
 
 
 def csv_text(records: Sequence[Record]) -> str:
@@ -61,6 +63,7 @@ def json_text(comparison: Comparison) -> str:
     tree = {
         "title": comparison.title,
         "command": comparison.command,
+        "verdict": comparison.verdict,
         "runs": [_short(record) for record in comparison.records],
         "notes": [
             {"heading": note.heading, "paragraphs": note.paragraphs, "table": note.table}

@@ -102,11 +102,16 @@ def run_with_bars(
     return records
 
 
-def show(found: Sequence[ComparableRuns], notes: Sequence[Note]) -> None:
-    """Print a table for each group, and the notes."""
+def show(
+    found: Sequence[ComparableRuns], notes: Sequence[Note], verdict: Sequence[str] = ()
+) -> None:
+    """Print the sentences for whoever decides, a table for each group, and the notes."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=_FILES)
+    for number, words in enumerate(verdict):
+        style = "" if number else "bold"
+        console.print(Text(words, style=style), width=min(console.width, _READABLE))
     for group in found:
         console.print(_group_table(group, has_room=console.width >= _WIDE))
     show_notes(notes, console)

@@ -3,8 +3,8 @@
 from builders import FirstFit, a_cluster, a_spec
 
 from hadar_slurm.core.cluster import NodeName
+from hadar_slurm.lab.failures import draw_failures
 from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment
-from hadar_slurm.lab.study.failures import draw_failures
 from hadar_slurm.sim.backend import Failure
 
 HOUR_S = 3600.0
