@@ -58,11 +58,11 @@ def _run(options: argparse.Namespace, world: World) -> int:
     slurm = adapter_of(config, world)
     backend_of(config, slurm, world)  # reports errors in its files before anything else
     cluster = slurm.site()
-    enforces = modes(config).all[0].places
-    if enforces:
+    changes = modes(config).all[0].changes
+    if changes:
         make_directory(config.state_dir, "state_dir")
     with (
-        only_daemon(cluster.name, cluster.address, config.state_dir, is_required=enforces),
+        only_daemon(cluster.name, cluster.address, config.state_dir, is_required=changes),
         signal_requests() as requests,
         _leased(config, cluster, requests) as lease,
     ):
@@ -88,7 +88,7 @@ def _run(options: argparse.Namespace, world: World) -> int:
             with suppress(OSError):
                 remove_heartbeat(signed_in)
         notify("STOPPING=1")
-        if requests.to_end and modes(config).all[0].places:
+        if requests.to_end and modes(config).all[0].changes:
             from hadar_slurm.daemon.ending import give_back
 
             give_back(config, slurm, world.life, lease)

@@ -125,7 +125,7 @@ class _Rounds:
 def _backends(config: Config, slurm: SlurmAdapter, world: World) -> list[SlurmBackend]:
     """Return the backend of each mode, the most invasive first."""
     furthest, *others = modes(config, slurm.rpcs_per_s).all
-    if furthest.places:
+    if furthest.changes:
         make_directory(config.state_dir, "state_dir")
     backend = backend_of(config, slurm, world, furthest)
     # One ledger for all modes: separate ones would overwrite each other.

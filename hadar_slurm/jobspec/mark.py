@@ -22,7 +22,7 @@ _BEGIN = "[hadar:"
 # By field of a claim: scontrol's word, and how its value is written and, where it is one, read.
 _FIELDS: Mapping[str, tuple[str, Callable[[Any], str], Callable[[str], Any]]] = {
     "excluded": ("ExcNodeList", fold, lambda text: tuple(sorted(fold_out(text)))),
-    "num_nodes": ("NumNodes", str, str),
+    "sized": ("NumNodes", str, str),
     # Below 0 is an operator's to give, and not taken from a text that users may write.
     "nice": ("Nice", lambda nice: str(max(0, nice)), int),
     "limit_s": ("TimeLimit", lambda s: str(math.ceil(s / 60)), lambda text: int(text) * 60.0),
@@ -51,7 +51,7 @@ def owners_values(mark: str) -> Mapping[str, Any]:
     for part in mark.removeprefix(_BEGIN)[:-1].split(";"):
         word, _, text = part.partition("=")
         name = _NAMES.get(word, "")
-        numbers = _RANGE if name == "num_nodes" else _NUMBER
+        numbers = _RANGE if name == "sized" else _NUMBER
         is_one = not text or is_node_list(text) if name == "excluded" else numbers.fullmatch(text)
         if name not in _FIELDS or not is_one:
             return {}
@@ -65,8 +65,9 @@ def with_mark(text: str, mark: str, values: Mapping[str, Any]) -> str | None:
     A job is not marked if its comment has no room, letters beyond ASCII, or blanks or single quotes
     outside of a description's strings: scontrol would not put them back.
     """
-    words = (f"{_FIELDS[name][0]}={_FIELDS[name][1](value)}" for name, value in values.items())
-    if (wanted := f"{_BEGIN}{';'.join(words)}]" if values else "") == mark:
+    marked = ((_FIELDS[name], value) for name, value in values.items() if name in _FIELDS)
+    words = ";".join(f"{word}={write(value)}" for (word, write, _), value in marked)
+    if (wanted := f"{_BEGIN}{words}]" if words else "") == mark:
         return None
     is_described = text.startswith("{") and decode_or_none(text) is not None
     own = text.replace(" ", "\\u0020").replace("'", "\\u0027") if is_described else text

@@ -14,13 +14,12 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.learned_sizes import EndedJobs
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput import ThroughputTable
-from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status, Stop
+from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.engine.pins import Pins
 from hadar_slurm.errors import LedgerError, SlurmError
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.slurm.client import scontrol, updates
-from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.scontrol import must_name_type
 from hadar_slurm.slurm.client.state import SlurmState
@@ -36,7 +35,7 @@ from hadar_slurm.state.wakeup import WakeFile
 
 if TYPE_CHECKING:
     from hadar_slurm.core.gang import Gang
-    from hadar_slurm.slurm.enforce.start_stop import Mover
+    from hadar_slurm.slurm.strategies import Strategy
 
     # Gangs that waiting jobs are foreseen to get, in the order of their starts.
     Foresight = Callable[[Snapshot], Mapping[JobId, Gang]]
@@ -47,8 +46,6 @@ log = logging.getLogger(__name__)
 # runs before its job is in the queue.
 _WAKE_POLL_S = 0.2
 _BURST_S = 2.0
-_GAP = "plain jobs wait, and would take GPUs that are freed without a successor in the queue"
-_NEVER_HELD = "it is enrolled, so that it is never held or stopped, and Slurm starts it"
 
 
 @dataclass
@@ -154,102 +151,37 @@ class SlurmBackend:
                 self._plan_signature = frozenset()  # observe again at once
         self._corrections.restore(seen, state)
         self._corrections.take_back_raced_holds(state)
-        outcomes = self._outcomes([seen.forks.on_task(action) for action in actions], seen)
-        if self.mode.places and (forked := self._observer.forked):
-            slot_s, now_s = self.settings.slot_s, self.now_s()
-            forked.assign(actions, outcomes, slot_s=slot_s, now_s=now_s)
+        on_tasks = [seen.forks.on_task(action) for action in actions]
+        found = self._strategy(seen, state).carry_out(on_tasks)
+        outcomes = [found.get(action, Outcome(action, Status.DONE)) for action in on_tasks]
+        if self.mode.changes:
+            self._records(partial(self.ledger.forget_all_but, seen.alive))
+        if self.mode.places:
+            self._corrections.notify(seen.notices)
+            if forked := self._observer.forked:
+                slot_s, now_s = self.settings.slot_s, self.now_s()
+                forked.assign(actions, outcomes, slot_s=slot_s, now_s=now_s)
         return [replace(o, action=a) for a, o in zip(actions, outcomes, strict=True)]
 
-    def _outcomes(self, actions: Sequence[Action], seen: Observation) -> Sequence[Outcome]:
-        """Carry out actions whose jobs are Slurm's, tasks of forked jobs included."""
-        if self.mode is Mode.OBSERVE:
-            return [Outcome(a, Status.SKIPPED, self.command_text(a)) for a in actions]
-        if self.mode is Mode.ADVISE:
-            from hadar_slurm.slurm.enforce.advise import advise, features_by_type
+    def _strategy(self, seen: Observation, state: SlurmState) -> Strategy:
+        """Return how a round is carried out; of the other modes nothing is loaded."""
+        if seen.mode is Mode.OBSERVE:
+            from hadar_slurm.slurm.strategies.advise import Observing
 
-            features = features_by_type(self._state.nodes)
-            return advise(self.slurm, self.ledger, self._state.queue, actions, features)
-        not_ready, by_type = seen.not_ready, seen.by_type
-        starts = [action for action in actions if isinstance(action, Start)]
-        mover = self._mover(seen)
-        # Other jobs have their GPUs now.
-        mover.hold_timed_out(seen.stuck - {start.job_id for start in starts})
-        outcomes: dict[Action, Outcome] = {
-            a: Outcome(a, Status.DEFERRED, not_ready[a.job_id])
-            for a in actions
-            if isinstance(a, Stop) and a.job_id in not_ready
-        }
-        # A successor is first in line before its GPUs are freed.
-        outcomes |= self._steer([a for a in actions if a not in outcomes], seen)
-        outcomes |= {
-            a: Outcome(a, Status.DEFERRED, _NEVER_HELD)
-            for a in actions
-            if a not in outcomes and a.job_id in seen.enrolled and not isinstance(a, Renew)
-        }
-        stops = [a for a in actions if isinstance(a, Stop) and a not in outcomes]
-        outcomes |= mover.stop(stops)
-        pinned = mover.start([start for start in starts if start not in outcomes])
-        outcomes |= pinned
-        now_s = self.now_s()
-        for action, outcome in pinned.items():
-            if outcome.status is Status.DONE:
-                self._pins.begin(action.job_id, now_s)
-            elif outcome.status is Status.REFUSED and action.job_id in by_type:
-                # A copy may still be placed where another request fits.
-                self._pins.avoid(action.job_id, action.gang.gpus_by_node, now_s)
-        begun = {start.job_id for start in starts if outcomes[start].status is Status.DONE}
-        self._corrections.release_into_queue(seen, begun)
-        failed = {start.job_id for start in starts} - begun
-        mover.hold_timed_out(seen.stuck & failed | self._corrections.unsafe(seen) - begun)
-        self._records(partial(self.ledger.forget_all_but, seen.alive))
-        self._corrections.notify(seen.notices)
-        return [outcomes.get(action, Outcome(action, Status.DONE)) for action in actions]
+            return Observing(self.command_text)
+        if seen.mode is Mode.ADVISE:
+            from hadar_slurm.slurm.strategies.advise import Advising
 
-    def _mover(self, seen: Observation) -> Mover:
-        # Where hadard places no jobs, it does not load what moves them.
-        from hadar_slurm.slurm.enforce.start_stop import Mover
+            return Advising(self.slurm, self.ledger, state)
+        ours = self.slurm, self.ledger, self.settings, self._pause, self.now_s
+        rest = seen, state, self._corrections, self._pins
+        if seen.mode is Mode.STEER:
+            from hadar_slurm.slurm.strategies.steering import Steering
 
-        return Mover(
-            slurm=self.slurm,
-            ledger=self.ledger,
-            spool=self.settings.spool,
-            grace_s=self.settings.grace_s,
-            pause=self._pause,
-            now_s=self.now_s,
-            limits_s=seen.limits_s,
-            by_type=seen.by_type,
-            kept=seen.kept,
-            planned=self._state,
-        )
+            return Steering(*ours, *rest, self.foresee)
+        from hadar_slurm.slurm.strategies.hold import Pinning
 
-    def _steer(self, actions: Sequence[Action], seen: Observation) -> dict[Action, Outcome]:
-        """Steer waiting jobs where Slurm keeps the queue; return the outcomes of what is done."""
-        if seen.mode is not Mode.STEER:
-            return {}
-        # Where Slurm does not keep the queue, hadard does not load what steers it.
-        from hadar_slurm.slurm.enforce.steering import Steerer
-
-        steerer = Steerer(
-            slurm=self.slurm,
-            ledger=self.ledger,
-            pins=self._pins,
-            state=self._state,
-            jobs=seen.snapshot.jobs,
-            now_s=self.now_s(),
-            limits_s=seen.limits_s,
-            round_s=self.settings.slot_s,
-        )
-        forks = seen.forks.by_parent.items()
-        copies = {task.seen.key: parent for parent, fork in forks for task in fork.copies}
-        stay = {copies[a.job_id] for a in actions if isinstance(a, Renew) and a.job_id in copies}
-        # Further copies may leave their GPUs to plain jobs.
-        bound = [a for a in actions if not (isinstance(a, Stop) and copies.get(a.job_id) in stay)]
-        gapped = steerer.gapped(bound, seen.alive)
-        later = {a: Outcome(a, Status.DEFERRED, _GAP) for a in gapped}
-        starts = [a for a in actions if isinstance(a, Start) and steerer.may_start(a)]
-        named = {start.job_id for start in starts}
-        soon = self.foresee(seen.snapshot) if steerer.waiting.keys() - named else {}
-        return {**later, **steerer.start(starts, soon)}
+        return Pinning(*ours, *rest)
 
     def wait(self, until_s: float) -> Wake:
         """Sleep until the round ends, the jobs or nodes of the plan change, or a pin times out.
@@ -273,7 +205,10 @@ class SlurmBackend:
             if now_s >= next_read_s or next_read_s > now_s + self.settings.poll_s:
                 try:
                     queue = self.slurm.queue()
-                    self._see(queue)
+                    # A hold after one of hadard's that is gone is its owner's.
+                    self.ledger.see(self.slurm, queue.values())
+                    if self.ledger.was_read:
+                        self._records(partial(self.ledger.note, {}))
                     signature = self._observer.signature(queue, self.slurm.nodes())
                     if self._is_unread or signature != self._plan_signature:
                         return Wake.CHANGE
@@ -323,17 +258,14 @@ class SlurmBackend:
                 changes.append(updates.SignalCheckpoint(job))
             changes.append(updates.Requeue(job))
         elif isinstance(action, Start):
-            names_type = self._names_type(action)
+            row, cluster = self._state.queue.get(job), self._state.cluster
+            keeps_types = row is not None and self.slurm.abilities.keeps_types
+            named = self.ledger[job].named_types(row) if row and keeps_types else frozenset()
+            names_type = row is not None and must_name_type(named, action.gang, cluster)
             request = scontrol.request_for(action.gang, self.slurm.version, names_type=names_type)
             ask = updates.SetRequest(job, request)
             changes = [updates.ClearRequest(job), ask, updates.Release(job)]
         return "; ".join(" ".join(scontrol.command(change)) for change in changes)
-
-    def _see(self, queue: Mapping[JobId, QueueRow]) -> None:
-        """Record which holds of hadard are gone, so that a later hold counts as the owner's."""
-        self.ledger.see(self.slurm, queue.values())
-        if self.ledger.was_read:
-            self._records(partial(self.ledger.note, {}))
 
     def _records(self, write: Callable[[], None]) -> None:
         try:
@@ -353,14 +285,6 @@ class SlurmBackend:
             write_failures(place, records.failing)
         except OSError as error:
             log.warning("%s: failures are not written for hadar-sbatch: %s", place, error.strerror)
-
-    def _names_type(self, action: Start) -> bool:
-        state = self._state
-        if (row := state.queue.get(action.job_id)) is None:
-            return False
-        keeps_types = self.slurm.abilities.keeps_types
-        named = self.ledger[row.key].named_types(row) if keeps_types else frozenset()
-        return must_name_type(named, action.gang, state.cluster)
 
     def _pause(self, seconds: float) -> None:
         self.on_wait()

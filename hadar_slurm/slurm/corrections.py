@@ -82,7 +82,7 @@ class Corrections:
             return
         from hadar_slurm.slurm.enforce.restore import restore_jobs
 
-        for returned in restore_jobs(self.slurm, self.ledger, queue, jobs, limits or {}):
+        for returned in restore_jobs(self.slurm, self.ledger, queue, jobs, limits):
             if returned.fault:
                 log.warning("job %s: not yet restored: %s", returned.job, returned.fault)
             else:
@@ -101,7 +101,11 @@ class Corrections:
         rows = [queue[job] for job in sorted([*ended_by_us, *retried]) if job in queue]
         rows = [r for r in rows if r.key not in retried or is_early_failure(r)]
         rows = [r for r in rows if r.key in retried or is_ended_by_us(r, self.ledger[r.key])]
-        events = {row.key: self._requeue_event(row, retries=row.key in retried) for row in rows}
+        events, now_s = {}, self.now_s()
+        for row in rows:
+            # A priority of 0 shows that it was held as it ran.
+            kind, retries = Kind.REQUEUE if row.priority else Kind.REQUEUE_HELD, row.key in retried
+            events[row.key] = Event(kind=kind, row=row, now_s=now_s, retries=retries)
         try:
             faults = self.ledger.carry_out(self.slurm, events)
         except LedgerError as error:
@@ -129,11 +133,6 @@ class Corrections:
                 self._may_notify = False
                 log.warning("the output of jobs cannot be written to: %s", fault)
                 return
-
-    def _requeue_event(self, row: QueueRow, *, retries: bool) -> Event:
-        """Return the requeue of an ended job; a priority of 0 shows that it was held as it ran."""
-        kind = Kind.REQUEUE_HELD if row.priority == 0 else Kind.REQUEUE
-        return Event(kind=kind, row=row, now_s=self.now_s(), retries=retries)
 
     def take_back_raced_holds(self, state: SlurmState) -> None:
         """Release running jobs whose hold raced with their start; the next round checks it."""

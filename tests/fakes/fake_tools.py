@@ -549,6 +549,9 @@ def _job_line(slurm: FakeSlurm, job: FakeJob) -> str:
     if slurm.version >= _EXCLUSIVE_APART:
         shares += f" Exclusive={'NODE' if job.is_exclusive else 'NO'}"
     comment = f"Comment={job.comment} " if job.comment else ""
+    features = f"Features={_or('&'.join(job.features))} "
+    if job.prefers:
+        features += f"Prefer={job.prefers} "
     memory = f"MinMemoryCPU={job.core_memory_mb}M"
     if job.node_memory_mb or not job.core_memory_mb:
         memory = f"MinMemoryNode={job.node_memory_mb}M"
@@ -568,7 +571,7 @@ def _job_line(slurm: FakeSlurm, job: FakeJob) -> str:
         f"CPUs/Task={job.task_cores} ReqB:S:C:T=0:0:*:* TRES=cpu=1,mem=100M,node=1,billing=1 "
         "Socks/Node=* "
         f"NtasksPerN:B:S:C=0:0:*:* CoreSpec=*{held} MinCPUsNode={job.node_cores} {memory} "
-        f"Features={_or('&'.join(job.features))} DelayBoot=00:00:00 OverSubscribe={shares} "
+        f"{features}DelayBoot=00:00:00 OverSubscribe={shares} "
         f"Contiguous=0 Licenses={_or(job.licenses)} Network=(null) Command=(null) WorkDir=/tmp "
         f"{comment}StdErr=/dev/null StdIn=/dev/null StdOut=/dev/null{tres}"
     )

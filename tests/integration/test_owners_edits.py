@@ -7,7 +7,7 @@ import sys
 from itertools import cycle
 
 import pytest
-from integration.site import Site
+from integration.site import Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
@@ -55,6 +55,28 @@ def test_a_job_that_starts_as_it_is_steered_keeps_its_gpus(site: Site) -> None:
     backend.apply([Start(job, 0, Gang.of({("n1", "v100"): 4}))])
     assert site.gpus(job) == held
     assert not was_resized(site, job)
+
+
+def test_a_number_of_nodes_that_its_owner_sets_is_kept(site: Site) -> None:
+    """hadard had set another; the job is left to Slurm from then on."""
+    site.occupy(**ALL_V100)
+    job = site.train(V100_ONLY, "--exclude=n[3-5]", steps=LONG, gpus=2)
+    backend = steering(site)
+    start = Start(job, 0, Gang.of({("n1", "v100"): 1, ("n2", "v100"): 1}))
+
+    def is_sized() -> bool:
+        backend.observe()
+        backend.apply([start])
+        return "NumNodes=2-2 " in site.details()[job]
+
+    eventually(is_sized, lambda: site.told(job))
+    assert excluded_nodes(site.details()[job]) != ("n3", "n4", "n5")
+    assert site.run(["scontrol", "update", f"JobId={job}", "NumNodes=1-2"]).returncode == 0
+    for _ in range(2):
+        backend.observe()
+        backend.apply([])
+        assert "NumNodes=1-2 " in site.details()[job]
+        assert excluded_nodes(site.details()[job]) == ("n3", "n4", "n5")
 
 
 def shown(site: Site, job: JobId) -> dict[str, object]:

@@ -24,14 +24,14 @@ MOST_PARAMETERS, MOST_POSITIONAL = 6, 4
 
 LIMITS = {
     "names of public classes that several modules define": 1,
-    "functions of more than 45 lines": 7,
+    "functions of more than 45 lines": 6,
     "functions of more than 6 parameters": 8,
     "files of more than 400 lines": 4,
-    "calls with more than 4 positional arguments": 100,
+    "calls with more than 4 positional arguments": 99,
     "keys of hadar.yaml": 37,
     "modules that hadard loads": 128,
-    "lines that hadard loads": 17_987,
-    "lines that hadard has loaded after a round of steer": 20_290,
+    "lines that hadard loads": 17_923,
+    "lines that hadard has loaded after a round of steer": 20_279,
 }
 MOST_LINES_OF_SLURM = 8_090
 

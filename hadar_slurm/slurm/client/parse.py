@@ -388,6 +388,12 @@ def nice_value(detail: str) -> int | None:
     return int(found) if found else None
 
 
+def preferred_features(detail: str) -> str | None:
+    """Return the features that a job prefers by its detail line; None where that is in doubt."""
+    found = _values("Prefer", detail)
+    return None if len(found) > 1 or not detail else "".join(found)
+
+
 def time_limit_s(detail: str) -> float:
     """Return a job's time limit in seconds by its detail line; 0: none, or it is in doubt."""
     return parse_time_limit(_only("TimeLimit", detail) or "UNLIMITED") or 0.0

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, NodeName, Slot
 from hadar_slurm.core.gang import Gang
@@ -58,6 +58,8 @@ class SlurmState:
     reservations: Reservations = field(default_factory=dict)
     # The cores and memory of waiting copies of which hadard sets these, where Slurm shows them.
     sizes: Mapping[JobId, Sizes] = field(default_factory=dict)
+    # The features that pending jobs prefer, where Slurm shows beyond doubt whether there are any.
+    preferred: Mapping[JobId, str] = field(default_factory=dict)
     # Pending jobs of hadard of which only the queue's row is known, so that none starts them now.
     unseen: frozenset[JobId] = frozenset()
     # A cache: thousands of jobs have a few partitions and constraints.
@@ -67,11 +69,22 @@ class SlurmState:
         """Return this state with `now`, a later reading of `jobs`: see `SlurmAdapter.read_jobs`."""
         others = {job: row for job, row in self.queue.items() if job not in jobs}
         unseen = self.unseen.difference(jobs) | now.unseen
-        both = replace(self, queue=others | now.queue, unseen=unseen)
-        excluded, nice = {**self.excluded, **now.excluded}, {**self.nice, **now.nice}
-        numbers, limits_s = {**self.num_nodes, **now.num_nodes}, {**self.limits_s, **now.limits_s}
-        both = replace(both, excluded=excluded, nice=nice, num_nodes=numbers, limits_s=limits_s)
-        return replace(both, sizes={**self.sizes, **now.sizes})
+        of_jobs = ("excluded", "nice", "limits_s", "num_nodes", "preferred", "sizes")
+        both: dict[str, Any] = {name: getattr(self, name) | getattr(now, name) for name in of_jobs}
+        return replace(self, queue=others | now.queue, unseen=unseen, **both)
+
+    def shown(self, job: JobId) -> dict[str, Any]:
+        """Return what Slurm shows of the loans of a waiting job's claim; None: it is in doubt."""
+        row = self.queue.get(job)
+        # On a pin and after a run Slurm shows another number of nodes.
+        is_own = row and not (row.is_held or row.restarts or row.requested_nodes)
+        return {
+            "excluded": self.excluded.get(job),
+            "nice": self.nice.get(job),
+            "limit_s": self.limits_s.get(job),
+            "sized": self.num_nodes.get(job) if is_own else None,
+            "preferred": self.preferred.get(job),
+        }
 
     def nodes_of(
         self, row: QueueRow, num_nodes: int = 1, excluded: tuple[NodeName, ...] = ()
@@ -244,6 +257,7 @@ def _state(
         frozenset(key for key, line in of_row.items() if parse.is_set_apart_by_detail(line)),
         {key: parse.excluded_nodes(line) for key, line in of_row.items() if line},
         nice={key: nice for key in pending if (nice := parse.nice_value(of_row[key])) is not None},
+        preferred={k: p for k in pending if (p := parse.preferred_features(of_row[k])) is not None},
         num_nodes={key: asked_nodes(of_row[key], queue[key].request.num_nodes) for key in pending},
         throttles=parse.array_throttles(of_row.values()),
         limits_s={key: s for key, line in of_row.items() if (s := parse.time_limit_s(line))},

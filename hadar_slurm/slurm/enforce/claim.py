@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -61,6 +61,8 @@ HOLDS = frozenset(
 
 _NO_NODES: Loan[tuple[NodeName, ...]] = Loan((), (), ())
 _ZERO, _ZERO_S = Loan(0, 0, 0), Loan(0.0, 0.0, 0.0)
+# Ledgers of 0.2 have a text only while it is lent.
+NO_TEXT = Loan("", "", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,18 +81,17 @@ class Claim:
     # The GPU types that the job's request named before our last change of it: Slurm before 24.11
     # keeps them, and does not show them while the request is cleared.
     named: tuple[str, ...] = ()
-    # The features that hadard has made the job prefer.
-    preferred: str = ""
-    # Borrowed: the nodes that it excludes, its nice value, its time limit in seconds (0: none).
+    # Borrowed: the nodes that it excludes, its nice value, its time limit in seconds (0: none),
+    # its number of nodes, such as `2-2`, and the features that it prefers.
     excluded: Loan[tuple[NodeName, ...]] = _NO_NODES
     nice: Loan[int] = _ZERO
     limit_s: Loan[float] = _ZERO_S
+    sized: Loan[str] = NO_TEXT
+    preferred: Loan[str] = NO_TEXT
     # 1 if `pinned` was set without a hold, by a hadard up to 0.2; 0 if under one.
     steered: int = 0
     # The nodes that hadard wants the job to start on: it excludes all others with GPUs.
     aimed: tuple[NodeName, ...] = ()
-    # The number of nodes that hadard has set, such as `2-2`, until Slurm has taken the owner's.
-    sized: str = ""
     # When our hold was last sent or observed to be gone; 0: unknown, or slurmctld has saved it
     # since.
     since_s: float = 0.0
@@ -124,31 +125,33 @@ class Claim:
 
     @property
     def steers(self) -> bool:
-        """Whether hadard has excluded nodes, or set their number, a nice value or a time limit."""
-        return bool(self.sized) or any(loan.is_lent for loan in self.loans.values())
+        """Whether hadard has borrowed something."""
+        return any(loan.is_lent for loan in self.loans.values())
 
     @property
     def loans(self) -> dict[str, Any]:
         """What is borrowed, by field."""
-        return {"excluded": self.excluded, "nice": self.nice, "limit_s": self.limit_s}
+        names = ("excluded", "nice", "limit_s", "sized", "preferred")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def lent(self) -> dict[str, Any]:
         """The owner's values, by field, where hadard has set others or is about to."""
-        found = {name: loan.owners for name, loan in self.loans.items() if loan.is_set}
-        return found | ({"num_nodes": self.own.num_nodes} if self.sized and self.own else {})
+        return {name: loan.owners for name, loan in self.loans.items() if loan.is_set}
 
-    def seen(
-        self, excluded: tuple[NodeName, ...] | None, nice: int | None, limit_s: float | None
-    ) -> Claim:
-        """Return the claim after a reading of what hadard borrows; None: it is in doubt."""
-        limit = self.limit_s
+    def seen(self, shown: Mapping[str, Any]) -> Claim:
+        """Return the claim after a reading of what hadard borrows (`SlurmState.shown`)."""
+        limit_s, own = shown["limit_s"], self.own
         # Slurm keeps limits in minutes.
-        if limit_s and not 0 <= limit_s - limit.ours < 60:
-            limit = limit.seen(round(limit_s))
-        excludes, after = self.excluded.seen(excluded), self.nice.seen(nice)
-        loans: dict[str, Any] = {"excluded": excludes, "nice": after, "limit_s": limit}
-        return self if loans == self.loans else replace(self, **loans)
+        is_same = not limit_s or 0 <= limit_s - self.limit_s.ours < 60
+        shown = {**shown, "limit_s": None if is_same else round(limit_s)}
+        after = {name: loan.seen(shown[name]) for name, loan in self.loans.items()}
+        if after == self.loans:
+            return self
+        if own is not None and after["sized"] != self.sized:
+            own = replace(own, num_nodes=after["sized"].owners)
+            after["sized"] = replace(NO_TEXT, is_kept=True)
+        return replace(self, own=own, **after)
 
     def excluded_by_owner(
         self, shown: Iterable[NodeName] | None, submitted: tuple[NodeName, ...] | None = None

@@ -7,12 +7,13 @@ hadard holds: while plain jobs wait, they would get every GPU that becomes free.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from enum import StrEnum
 
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.state import SlurmState
-from hadar_slurm.slurm.enforce.claim import Claim
+from hadar_slurm.slurm.enforce.claim import NO_TEXT, Claim
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
 
 # Reasons for which a plain job would not take GPUs that are free.
@@ -45,11 +46,14 @@ def disposition_of(
     """
     names_nodes = bool(row.requested_nodes) and not claim.pins(row.requested_nodes)
     is_unmanaged = description.leaves or row.is_set_apart or not is_placeable or names_nodes
+    is_unmanaged |= claim.sized.is_kept
     is_planned = not is_unmanaged and is_planned_here
     if row.state != "PENDING":
         # A migration would requeue and release it, and so remove its owner's hold.
         may_migrate = is_planned and not row.is_held_as_it_runs
         return Disposition.MANAGE if may_migrate else Disposition.IGNORE
+    if is_planned and mode is Mode.ADVISE:
+        claim = replace(claim, preferred=NO_TEXT)  # that is to stay
     is_changed = claim.has_changed(row)
     if is_planned and mode is Mode.STEER and not row.is_held:
         return Disposition.MANAGE

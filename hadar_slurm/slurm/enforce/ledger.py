@@ -189,8 +189,7 @@ class Ledger:
             row = state.queue.get(job)
             if row is None or row.state != "PENDING" or not claim.steers:
                 continue
-            shown = state.excluded.get(job), state.nice.get(job), state.limits_s.get(job)
-            if (after := claim.seen(*shown)) is not claim:
+            if (after := claim.seen(state.shown(job))) is not claim:
                 found[job] = transition(claim, Event(kind=Kind.EDITED, row=row, claim=after))[0]
         self._claims |= found
 

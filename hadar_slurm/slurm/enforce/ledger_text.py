@@ -23,7 +23,7 @@ _KEPT = "kept_by_owner"
 # The other values of a claim apart from its state and the own request.
 _DEFAULTS = {f.name: f.default for f in fields(Claim) if f.name not in ("state", "own", *_LOANS)}
 _NAMES = ("state", "own", *_DEFAULTS)
-_OF_REQUEST = tuple(f.name for f in fields(Request))
+_REQUEST = {f.name: f.default for f in fields(Request)}
 # What parsing a damaged file may raise.
 DAMAGE = (
     *(ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),
@@ -45,7 +45,7 @@ def claim_tree(claim: Claim) -> dict[str, Any]:
         given[_KEPT] = kept
     if claim.own is None:
         return given
-    own = {name: getattr(claim.own, name) for name in _OF_REQUEST}
+    own = {name: getattr(claim.own, name) for name in _REQUEST}
     return {**given, "own": {k: value for k, value in own.items() if value or k not in SIZES}}
 
 
@@ -54,8 +54,9 @@ def _claim(tree: Mapping[str, Any]) -> Claim:
     given = {key: _like(value, tree[key]) for key, value in _DEFAULTS.items() if key in tree}
     given |= {name: _loan(name, tree) for name in _LOANS}
     own = tree.get("own")
-    # A request with unknown keys is a TypeError.
-    asks = None if own is None else Request(**{k: _part(k, v) for k, v in own.items()})
+    asks = None if own is None else Request(**{k: _like(_REQUEST[k], v) for k, v in own.items()})
+    if asks and (sized := given["sized"]).ours and not sized.owners:  # of 0.2
+        given["sized"] = Loan(sized.ours, asks.num_nodes, asks.num_nodes)
     return Claim(state=State(tree["state"]), own=asks, **given)
 
 
@@ -97,10 +98,6 @@ def _unfolded(value: Any) -> Any:
 @lru_cache(maxsize=1024)
 def _nodes(text: str) -> tuple[NodeName, ...]:
     return tuple(sorted(fold_out(text)))
-
-
-def _part(key: str, value: Any) -> Any:
-    return _like((), value) if key == "nodes" else _like("", value)
 
 
 def _like(default: object, value: Any, least: float = 0) -> Any:

@@ -19,8 +19,13 @@ class Mode(StrEnum):
     # Limits the nodes that Slurm may choose, orders a user's own jobs, and migrates. Slurm keeps
     # the queue: held are only copies of a forked job, and jobs between two runs.
     STEER = "steer"
-    # Holds waiting jobs, pins and migrates; steers while plain jobs wait (sharing.py).
+    # Holds waiting jobs, pins and migrates; steers while plain jobs wait (disposition.py).
     HOLD = "hold"
+
+    @property
+    def changes(self) -> bool:
+        """Whether hadard changes jobs, and so has to record that."""
+        return self is not Mode.OBSERVE
 
     @property
     def places(self) -> bool:

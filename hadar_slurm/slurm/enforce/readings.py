@@ -31,7 +31,7 @@ def read_kind(
     kind = _pending_kind(claim, row) if row.state == "PENDING" else _running_kind(claim, row, now_s)
     if kind is Kind.USER_HOLD and _is_release_lost(claim, now_s, booted_s, opened_s):
         return Kind.RELEASE_LOST
-    is_free = kind in (Kind.FREE, Kind.RUNNING) and claim.state in (State.RELEASED, State.PLACED)
+    is_free = kind is Kind.FREE and claim.state in (State.RELEASED, State.PLACED)
     if is_free and not (claim.since_s and 0 <= now_s - claim.since_s < SAVED_AFTER_S):
         is_placed = bool(row.requested_nodes) or claim.has_cleared(row)
         return Kind.SAVED_PLACED if is_placed else Kind.SAVED_FREE
@@ -60,7 +60,7 @@ def _running_kind(claim: Claim, row: QueueRow, now_s: float) -> Kind:
     is_coming = claim.state is State.REQUEUING and row.restarts < claim.requeued
     is_saving = claim.state is State.SAVING and claim.signalled_run == row.restarts + 1
     is_saving = is_saving and now_s <= claim.signalled_until_s
-    return Kind.UNSETTLED if row.state != "RUNNING" or is_coming or is_saving else Kind.RUNNING
+    return Kind.UNSETTLED if row.state != "RUNNING" or is_coming or is_saving else Kind.FREE
 
 
 def _is_release_lost(claim: Claim, now_s: float, booted_s: float, opened_s: float) -> bool:
@@ -134,21 +134,21 @@ def from_marks(state: SlurmState, claims: Mapping[JobId, Claim]) -> dict[JobId, 
     All that Slurm shows counts as hadard's; an owner's value that would give a job more does not.
     """
     found: dict[JobId, Claim] = {}
-    shown: Any = {"excluded": state.excluded, "nice": state.nice, "limit_s": state.limits_s}
     for job, row in state.queue.items():
         claim = claims.get(job, Claim())
         if row.mark and row.state == "PENDING" and not claim.steers:
             owners, asked = {**owners_values(row.mark)}, state.request(row)
             # A user may have written the mark: hadard never shortens a limit, so it gives none that
             # is longer, and more nodes only where the number of GPUs stays.
-            marked = owners.pop("num_nodes", "")
-            number = marked if asked.per_job else ""
+            if not asked.per_job:
+                owners.pop("sized", "")
             if owners.get("limit_s", 0.0) > state.limits_s.get(job, 0.0):
                 del owners["limit_s"]
-            own = claim.own or replace(asked, num_nodes=number or asked.num_nodes)
-            known = {name: shown[name][job] for name in owners if job in shown[name]}
-            lent: dict[str, Any] = {k: Loan(now, now, owners[k]) for k, now in known.items()}
-            after = replace(claim, own=own, sized=asked.num_nodes if number else "", **lent)
+            own = claim.own or replace(asked, num_nodes=owners.get("sized", asked.num_nodes))
+            shown = state.shown(job) | {"sized": state.num_nodes.get(job)}
+            now: dict[str, Any] = {k: shown[k] for k in owners if shown[k] is not None}
+            lent: dict[str, Any] = {k: Loan(now[k], now[k], owners[k]) for k in now}
+            after = replace(claim, own=own, **lent)
             found[job], _ = transition(claim, Event(kind=Kind.FOUND_EXCLUDED, row=row, claim=after))
     return found
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +42,9 @@ from hadar_slurm.state.locks import started_s
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.5
+_LEAVING = "it has not yet left its GPUs"
+_RACED = "it runs, and is held should it be requeued"
+_SLOW = "Slurm takes no more changes in this time"
 _KEEPS_NICE = "it is held: its nice value can be given back only after that"
 
 
@@ -128,18 +131,11 @@ def release_all(
                 ledger.note({})
             return tuple(answers.values())
         if now_s() >= deadline_s:
-            slow = [job for job in waiting if job not in answers]
-            return (*answers.values(), *_late(leaving, raced, slow))
+            late = dict.fromkeys(leaving, _LEAVING) | dict.fromkeys(raced, _RACED)
+            late |= dict.fromkeys((job for job in waiting if job not in answers), _SLOW)
+            return (*answers.values(), *(Returned(job, why) for job, why in late.items()))
         if leaving or has_failed or raced or waiting == before:
             sleep(_POLL_S)
-
-
-def _late(
-    leaving: Iterable[JobId], raced: Iterable[JobId], slow: Iterable[JobId]
-) -> Iterator[Returned]:
-    yield from (Returned(key, "it has not yet left its GPUs") for key in leaving)
-    yield from (Returned(key, "it runs, and is held should it be requeued") for key in raced)
-    yield from (Returned(key, "Slurm takes no more changes in this time") for key in slow)
 
 
 def _worst_first(
@@ -184,11 +180,14 @@ def _difference(slurm: SlurmAdapter, row: QueueRow, claim: Claim) -> Difference:
         "gpus": (" ".join(filter(None, now.gpus)), " ".join(filter(None, own.gpus))),
         "excluded": (fold(claim.excluded.ours), fold(claim.excluded.owners)),
         "nice": (str(claim.nice.ours), str(claim.nice.owners)) if claim.nice.is_lent else None,
+        "preferred": (claim.preferred.ours, claim.preferred.owners),
         "time limit": (_minutes(claim.limit_s.ours), _minutes(claim.limit_s.owners)),
     }
     if steering:
         steering = replace(steering, comment=with_mark(row.comment, row.mark, {}))
     changes: list[updates.Update] = [steering] if steering else []
+    if claim.preferred.is_lent:
+        changes.append(updates.Prefer(row.key, claim.preferred.owners))
     if not asks_for(row, own):
         # With excluded nodes Slurm refuses the update of a job that has started.
         clear = updates.ClearRequest(row.key, excluded=claim.excluded.owners)

@@ -36,15 +36,12 @@ class Returned:
     fault: str = ""
 
 
-NO_LIMITS: Mapping[JobId, tuple[NodeName, ...]] = {}
-
-
 def restore_jobs(
     slurm: SlurmAdapter,
     ledger: Ledger,
     queue: Mapping[JobId, QueueRow],
     jobs: Collection[JobId],
-    limits: Mapping[JobId, tuple[NodeName, ...]] = NO_LIMITS,
+    limits: Mapping[JobId, tuple[NodeName, ...]] | None = None,
 ) -> list[Returned]:
     """Restore these jobs of a queue that was just read, where hadard has changed them.
 
@@ -54,6 +51,7 @@ def restore_jobs(
     The next call retries failures. The nodes in `limits` are taken from a job before its release:
     so hadard steers it from the beginning.
     """
+    limits = limits or {}
     ledger.see(slurm, queue.values())
     unsteered = _unsteer(slurm, ledger, {job: queue[job] for job in jobs if job in queue})
     if unsteered:
@@ -84,8 +82,7 @@ def _ask_own(
 ) -> tuple[dict[JobId, str], Mapping[JobId, QueueRow]]:
     """Give jobs their own requests back; return the faults by job and the queue afterwards."""
     faults: dict[JobId, str] = {}
-    wanted = {job: own_request(queue[job], ledger[job], slurm) for job in jobs}
-    due = [job for job, want in wanted.items() if not asks_for(queue[job], want)]
+    due = [k for k in jobs if not asks_for(queue[k], own_request(queue[k], ledger[k], slurm))]
     for some in in_parts(due, at_once(slurm.rpcs_per_s, rpcs=8)):
         asks = [
             Event(kind=Kind.RESTORE, row=row, now_s=ledger.now_s(), request=want)
@@ -145,10 +142,9 @@ def _unsteer_now(
             kind=Kind.STEER,
             row=row,
             steering=steering,
-            nice=shown.nice.get(job, claim.nice.ours),
-            limit_s=round(shown.limits_s.get(job, claim.limit_s.ours)),
-            excluded=now,
+            shown=shown.shown(job),
             own_excluded=own,
+            features=claim.preferred.owners if claim.preferred.is_lent and not only_nice else None,
         )
     faults = ledger.attempt(slurm, events, must_be_written=False) if events else {}
     return {job: str(faults.get(job, "")) for job in events}
@@ -162,7 +158,7 @@ def unsteering(
     if row.state != "PENDING" or claim.own is None or not is_steered:
         return None
     # A number that the owner has set stays; of a pin it goes with the request.
-    is_sized = claim.steered or (claim.sized and not claim.pins(row.requested_nodes))
+    is_sized = claim.steered or (claim.sized.is_lent and not claim.pins(row.requested_nodes))
     # A request that was changed under a hold is restored under one.
     return updates.Steer(
         row.key,
@@ -192,7 +188,7 @@ def _limit(
                 row=row,
                 own=shown.request(row),
                 steering=updates.Steer(job, joined(limits[job], own)),
-                excluded=now,
+                shown=shown.shown(job),
                 own_excluded=own,
             )
     faults = ledger.attempt(slurm, events, must_be_written=False)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from hadar_slurm.core.cluster import NodeName
 from hadar_slurm.errors import LedgerError
@@ -26,7 +27,7 @@ from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow, types_in
 from hadar_slurm.slurm.client.updates import Update
-from hadar_slurm.slurm.enforce.claim import HOLDS, Claim, State
+from hadar_slurm.slurm.enforce.claim import HOLDS, NO_TEXT, Claim, State
 
 
 class Kind(StrEnum):
@@ -39,17 +40,14 @@ class Kind(StrEnum):
     FOUND = "first seen"
     # The same, or a job whose claim lacks them.
     FOUND_EXCLUDED = "seen with nodes that hadar-sbatch has excluded, or with a mark of hadard"
-    # A reading shows the job pending ...
-    FREE = "pending without a hold"
+    # A later reading.
+    FREE = "pending without a hold, or running"
     USER_HOLD = "pending under a hold that its owner can release"
     OPERATOR_HOLD = "pending under a hold that its owner cannot or should not release"
     BAD_PIN = "held by Slurm, which cannot start it on the nodes that hadard leaves to it"
     RELEASE_LOST = "under a hold of hadard that came late, or that another slurmctld shows again"
-    # ... or running ...
-    RUNNING = "running"
     RACED = "running under our hold, which came as it started"
-    # ... or neither, or still before our requeue.
-    UNSETTLED = "completing or between two states"
+    UNSETTLED = "completing or between two states, or still before our requeue"
     EDITED = "pending with a value of its owner where hadard had set one"
     # It has been without a hold for so long that slurmctld has saved that.
     SAVED_PLACED = "without a hold for long, on nodes of hadard"
@@ -92,20 +90,18 @@ class Event:
     kept_part: float = 0.0
     # Of REFUSED: the claim before. Of EDITED and FOUND_EXCLUDED: the claim after.
     claim: Claim | None = None
-    # Of STEER, and of its DONE: what is to be set, and what Slurm shows of it.
+    # Of STEER, and of its DONE: what is to be set.
     steering: updates.Steer | None = None
-    nice: int = 0
+    # Of STEER and PIN: what Slurm shows of what hadard borrows (`SlurmState.shown`).
+    shown: Mapping[str, Any] = field(default_factory=dict)
     # Of STEER: the only nodes that are left to the job, if hadard has chosen them.
     aimed: tuple[NodeName, ...] = ()
-    # Of STEER and PIN: the nodes that the job excludes, and the owner's part of
-    # them (None: as in the claim).
-    excluded: tuple[NodeName, ...] = ()
+    # Of STEER and PIN: the owner's part of the excluded nodes (None: as in the claim).
     own_excluded: tuple[NodeName, ...] | None = None
-    # Of STEER and PIN: the time limit in seconds that Slurm shows; of PIN also the one to be set.
-    limit_s: int = 0
-    new_limit_s: int | None = None
-    # Of PREFER, after it was set: the features.
-    features: str = ""
+    # Of PIN: the time limit in seconds that is to be set.
+    limit_s: int | None = None
+    # Of PREFER and STEER: the features to be preferred; None: as before.
+    features: str | None = None
 
 
 def _to(state: State, *origins: State) -> dict[State, State]:
@@ -128,7 +124,8 @@ TABLE: Mapping[Kind, Mapping[State, State]] = {
     Kind.FOUND_CHANGED: _to(_S.RELEASED, _S.UNMANAGED),
     Kind.FOUND: _stay(_S.UNMANAGED),
     Kind.FOUND_EXCLUDED: {**_stay(*State), **_to(_S.STEERED, _S.UNMANAGED)},
-    # Our hold is gone; it may come back if slurmctld goes away.
+    # Our hold is gone; it may come back if slurmctld goes away. A hold on a running job is foreign
+    # unless it raced with the start.
     Kind.FREE: {
         **_stay(*_NEVER, _S.RELEASED, _S.PLACED),
         **_to(_S.RELEASED, *HOLDS, _S.SAVING, _S.FOREIGN_HOLD),
@@ -145,14 +142,7 @@ TABLE: Mapping[Kind, Mapping[State, State]] = {
     },
     Kind.BAD_PIN: _to(_S.HELD, *_ALL_BUT_FOREIGN, _S.FOREIGN_HOLD),
     Kind.RELEASE_LOST: _to(_S.HELD, _S.RELEASED, _S.SAVING, _S.FOREIGN_HOLD),
-    # A hold on a running job is foreign unless it raced with the start.
-    Kind.RUNNING: {
-        **_stay(*_NEVER, _S.RELEASED, _S.PLACED),
-        **_to(_S.RELEASED, *HOLDS, _S.SAVING, _S.FOREIGN_HOLD),
-    },
     Kind.RACED: _stay(_S.HOLDING, _S.PINNING, _S.RESTORING, _S.RELEASED),
-    Kind.UNSETTLED: _stay(*State),
-    Kind.EDITED: _stay(*State),
     Kind.SAVED_PLACED: _to(_S.PLACED, _S.RELEASED, _S.PLACED),
     Kind.SAVED_FREE: _to(_S.UNMANAGED, _S.RELEASED, _S.PLACED),
     # hadard never replaces a foreign hold, except where it only puts back the request under it.
@@ -169,8 +159,7 @@ TABLE: Mapping[Kind, Mapping[State, State]] = {
     Kind.RESTORE: {**_to(_S.RESTORING, *_ALL_BUT_FOREIGN), **_stay(_S.FOREIGN_HOLD)},
     Kind.STEER: {**_stay(*State), **_to(_S.STEERED, _S.UNMANAGED)},
     Kind.PREFER: {**_stay(*State), **_to(_S.STEERED, _S.UNMANAGED)},
-    Kind.DONE: _stay(*State),
-    Kind.REFUSED: _stay(*State),
+    **dict.fromkeys((Kind.UNSETTLED, Kind.EDITED, Kind.DONE, Kind.REFUSED), _stay(*State)),
 }
 
 
@@ -183,21 +172,68 @@ def transition(claim: Claim, event: Event) -> tuple[Claim, tuple[Update, ...]]:
     target = TABLE[event.kind].get(claim.state)
     if target is None:
         raise RefusedTransition(f"job {event.row.key}: {event.kind!s} while {claim.state!s}")
-    after = _values(claim, event, target)
+    after, sent = _wished(claim, event, target)
     after = after if after.state is target else replace(after, state=target)
     if after.holds != claim.holds:
         after = replace(after, since_s=event.now_s, booted_s=event.booted_s)
-    return after, _updates(event, after)
+    return after, sent
 
 
-def _values(claim: Claim, event: Event, target: State) -> Claim:
-    """Return the claim's values after an event."""
-    row, run = event.row, event.row.restarts + 1
+def _wished(claim: Claim, event: Event, target: State) -> tuple[Claim, tuple[Update, ...]]:
+    """Return a claim's values after a wish, and its updates; see docs/slurm.md for each."""
+    row, job, run = event.row, event.row.key, event.row.restarts + 1
+    named, asked = tuple(sorted(claim.named_types(row))), row.requested_nodes
+    prefer = () if event.features is None else (updates.Prefer(job, event.features),)
+    match event.kind:
+        case Kind.HOLD:
+            return replace(claim, replaced=asked), (updates.Hold(job),)
+        case Kind.PIN:
+            after = _lent(claim, event, excluded=event.own_excluded, limit_s=event.limit_s)
+            after = replace(after, pinned=event.request.nodes, replaced=asked, named=named)
+            # Hold again: its owner may have released the job since the last read.
+            sent = updates.Hold(job), *_request_updates(event, claim)
+            return replace(after, steered=0, aimed=()), sent
+        case Kind.RELEASE:
+            is_again = target is not State.PINNED and 0 < row.restarts == claim.requeued
+            sent = (updates.SetStartNow(job),) if is_again else ()
+            return replace(claim, replaced=()), (*sent, updates.Release(job))
+        case Kind.SAVE:
+            after = replace(claim, signalled_run=run, signalled_until_s=event.until_s)
+            return after, (updates.SignalCheckpoint(job),)
+        case Kind.REQUEUE | Kind.REQUEUE_HELD:
+            part = max(claim.kept_part, event.kept_part)
+            after = replace(claim, requeued=run, replaced=(), kept_part=part)
+            if event.retries:
+                after = replace(after, retried_run=run)
+            elif row.state == "FAILED":
+                after = replace(after, ended_run=run)
+            return after, (updates.Requeue(job),)
+        case Kind.RESTORE:
+            after = replace(claim, own=event.request, named=named, sized=NO_TEXT)
+            if target is State.FOREIGN_HOLD:
+                # Ours would replace it, and Slurm does not show which user set a hold.
+                return replace(after, replaced=()), _request_updates(event, claim)
+            sent = updates.Hold(job), *_request_updates(event, claim)
+            return replace(after, replaced=asked), sent
+        case Kind.STEER if event.steering is not None:
+            after = _steered(claim, event, event.steering)
+            steering = replace(event.steering, comment=with_mark(row.comment, row.mark, after.lent))
+            return after, (steering, *prefer)
+        case Kind.PREFER:
+            return _lent(claim, event, preferred=event.features), prefer
+        case Kind.RACED:
+            return claim, (updates.Release(job),)
+    return _read(claim, event, target), ()
+
+
+def _read(claim: Claim, event: Event, target: State) -> Claim:
+    """Return a claim's values after a reading, or an answer."""
+    row = event.row
     match event.kind:
         case Kind.FOUND_HELD | Kind.FOUND_CHANGED if event.own is not None:
             named = tuple(sorted(types_in(event.own)))
             return replace(claim, own=event.own, pinned=row.requested_nodes, named=named)
-        case Kind.FREE | Kind.RUNNING:
+        case Kind.FREE:
             return _read_back(claim, row)
         case Kind.USER_HOLD if target is State.FOREIGN_HOLD:
             # Set under the slurmctld that took our release, which is no longer in doubt.
@@ -211,83 +247,59 @@ def _values(claim: Claim, event: Event, target: State) -> Claim:
             kept = replace(claim, own=claim.own if claim.steers else None, pinned=(), replaced=())
             kept = replace(kept, named=(), steered=0, requeued=0)
             return replace(kept, since_s=0.0, booted_s=0.0, may_come=0)
-        case Kind.HOLD:
-            return replace(claim, replaced=row.requested_nodes)
-        case Kind.PIN:
-            return replace(
-                _prolonged(claim, event, event.new_limit_s),
-                own=claim.own or event.own,
-                pinned=event.request.nodes,
-                steered=0,
-                aimed=(),
-                excluded=claim.excluded.lent(event.excluded, *[_excluded(claim, event)] * 2),
-                replaced=row.requested_nodes,
-                named=tuple(sorted(claim.named_types(row))),
-            )
-        case Kind.RELEASE:
-            return replace(claim, replaced=())
-        case Kind.SAVE:
-            return replace(claim, signalled_run=run, signalled_until_s=event.until_s)
-        case Kind.REQUEUE | Kind.REQUEUE_HELD if event.retries:
-            return replace(claim, requeued=run, retried_run=run, replaced=())
-        case Kind.REQUEUE | Kind.REQUEUE_HELD:
-            ended = run if row.state == "FAILED" else claim.ended_run
-            part = max(claim.kept_part, event.kept_part)
-            return replace(claim, requeued=run, ended_run=ended, kept_part=part, replaced=())
-        case Kind.RESTORE:
-            replaced = () if target is State.FOREIGN_HOLD else row.requested_nodes
-            restored = replace(claim, own=event.request, replaced=replaced, sized="")
-            return replace(restored, named=tuple(sorted(claim.named_types(row))))
-        case Kind.PREFER:
-            return replace(claim, preferred=event.features)
-        case Kind.STEER if event.steering is not None:
-            return _steered(claim, event, event.steering)
-        case Kind.DONE if event.steering is not None:
-            sized = claim.sized if event.steering.num_nodes in ("", claim.sized) else ""
+        case Kind.DONE:
             settled = {name: loan.settled for name, loan in claim.loans.items()}
-            return replace(claim, sized=sized, **settled)
+            if event.steering is None or not event.steering.num_nodes:
+                settled["sized"] = claim.sized
+            elif not (settled["sized"].is_lent or claim.sized.is_kept):
+                settled["sized"] = NO_TEXT
+            return replace(claim, **settled)
         case Kind.REFUSED | Kind.EDITED | Kind.FOUND_EXCLUDED if event.claim is not None:
             return event.claim
     return claim
 
 
-def _prolonged(claim: Claim, event: Event, limit_s: int | None) -> Claim:
-    """Return the claim on a job whose time limit is about to be set; None: it stays."""
-    if limit_s is None:
-        return claim
-    return replace(claim, limit_s=claim.limit_s.lent(event.limit_s, limit_s))
-
-
-def _excluded(claim: Claim, event: Event) -> tuple[NodeName, ...]:
-    """Return the nodes that the owner excludes."""
-    return claim.excluded.owners if event.own_excluded is None else event.own_excluded
+def _lent(claim: Claim, event: Event, **wanted: Any) -> Claim:
+    """Return the claim on a job of which this is about to be set, by field; None: it stays."""
+    own, excluded = claim.own or event.own, claim.excluded
+    known = {name: value for name, value in event.shown.items() if value is not None}
+    shown = {name: loan.ours for name, loan in claim.loans.items()} | known
+    # Nodes that Slurm does not show yet may still come.
+    shown["excluded"] = known.get("excluded") or excluded.ours or excluded.former
+    number = own.num_nodes if own is not None else None
+    shown["sized"] = shown["sized"] or number
+    own_excluded = excluded.owners if event.own_excluded is None else event.own_excluded
+    owners: dict[str, Any] = {"excluded": own_excluded, "sized": number}
+    loans = {
+        name: claim.loans[name].lent(shown[name], value, owners.get(name))
+        for name, value in wanted.items()
+        if value is not None
+    }
+    return replace(claim, own=own, **loans)
 
 
 def _steered(claim: Claim, event: Event, steering: updates.Steer) -> Claim:
     """Return the claim on a job that has, or still has not, what is about to be set."""
-    asked, own, number = event.row.requested_nodes, claim.own or event.own, steering.num_nodes
+    asked = event.row.requested_nodes
     is_ours = claim.pins(asked)
     # Nodes that stay as they are were named by the owner or with a pin.
     is_pinned = is_ours and not steering.clears_nodes
     after = replace(
         claim,
-        own=own,
         pinned=asked if is_pinned else (),
         steered=claim.steered if is_pinned else 0,
         aimed=event.aimed,
-        sized=claim.sized if number in ("", own and own.num_nodes) else number,
-        excluded=claim.excluded.lent(
-            event.excluded or claim.excluded.ours or claim.excluded.former,
-            steering.excluded,
-            _excluded(claim, event),
-        ),
+        replaced=asked if is_ours and not is_pinned else (),
     )
-    after = _prolonged(after, event, steering.limit_s)
-    if not claim.holds:
-        after = replace(after, replaced=asked if is_ours and not is_pinned else ())
-    if steering.nice is None:
-        return after
-    return replace(after, nice=claim.nice.lent(event.nice, steering.nice))
+    return _lent(
+        replace(after, replaced=claim.replaced) if claim.holds else after,
+        event,
+        excluded=steering.excluded,
+        nice=steering.nice,
+        limit_s=steering.limit_s,
+        sized=steering.num_nodes or None,
+        preferred=event.features,
+    )
 
 
 def _read_back(claim: Claim, row: QueueRow) -> Claim:
@@ -303,35 +315,7 @@ def _read_back(claim: Claim, row: QueueRow) -> Claim:
     return replace(claim, replaced=())
 
 
-def _updates(event: Event, after: Claim) -> tuple[Update, ...]:
-    """Return the updates of an event, in their order; see docs/slurm.md for each."""
-    row, job = event.row, event.row.key
-    match event.kind:
-        case Kind.HOLD:
-            return (updates.Hold(job),)
-        case Kind.RELEASE if after.state is not State.PINNED and 0 < row.restarts == after.requeued:
-            return (updates.SetStartNow(job), updates.Release(job))
-        case Kind.RELEASE | Kind.RACED:
-            return (updates.Release(job),)
-        case Kind.SAVE:
-            return (updates.SignalCheckpoint(job),)
-        case Kind.STEER if event.steering is not None:
-            lent = after.lent
-            if after.own is not None and event.steering.num_nodes == after.own.num_nodes:
-                lent.pop("num_nodes", None)
-            return (replace(event.steering, comment=with_mark(row.comment, row.mark, lent)),)
-        case Kind.REQUEUE | Kind.REQUEUE_HELD:
-            return (updates.Requeue(job),)
-        case Kind.RESTORE if after.state is State.FOREIGN_HOLD:
-            # Our hold would replace the foreign one, and Slurm does not show which user set a hold.
-            return _request_updates(event, after)
-        case Kind.PIN | Kind.RESTORE:
-            # Hold again: its owner may have released the job since the last read.
-            return (updates.Hold(job), *_request_updates(event, after))
-    return ()
-
-
-def _request_updates(event: Event, after: Claim) -> tuple[Update, ...]:
+def _request_updates(event: Event, claim: Claim) -> tuple[Update, ...]:
     """Return the two updates that change a request.
 
     In between the job requests no GPU. If it is released then, or hadard is killed and its owner
@@ -339,19 +323,19 @@ def _request_updates(event: Event, after: Claim) -> tuple[Update, ...]:
     Slurm's delay after a requeue by others: meanwhile a node may still end the last run.
     """
     job, row = event.row.key, event.row
-    own = event.own_excluded
-    excluded = None if own is None or set(own) == set(event.excluded) else own
+    own, shown = event.own_excluded, event.shown.get("excluded")
+    excluded = None if own is None or shown is None or set(own) == set(shown) else own
     ours_until_s = event.now_s + (updates.DELAY_S if row.request.is_cleared else 0)
     is_ours = row.restarts > 0 or row.started_s <= ours_until_s  # else its owner chose that time
     is_same = bool(row.requested_nodes) and set(event.request.nodes) == set(row.requested_nodes)
     keeps = is_same and event.kind is Kind.RESTORE  # they are its owner's
     request = replace(event.request, nodes=()) if keeps else event.request
     soon_s = int(row.restarts > 0)
-    if event.kind is Kind.RESTORE and row.restarts > after.requeued:
+    if event.kind is Kind.RESTORE and row.restarts > claim.requeued:
         left_s = row.submitted_s + updates.REQUEUE_DELAY_S - event.now_s
         soon_s = max(1, min(round(left_s), updates.REQUEUE_DELAY_S))
     clear = updates.ClearRequest(job, is_ours, excluded, keeps)
-    return (clear, updates.SetRequest(job, request, soon_s if is_ours else None, event.new_limit_s))
+    return (clear, updates.SetRequest(job, request, soon_s if is_ours else None, event.limit_s))
 
 
 def changes(claim: Claim, kind: Kind) -> bool:

@@ -65,7 +65,7 @@ class Observation:
 
     snapshot: Snapshot = field(default_factory=lambda: Snapshot(0.0, Cluster(()), ()))
     forks: Forks = field(default_factory=lambda: Forks({}))
-    # How waiting jobs are treated now: `steer` in mode `hold` while plain jobs wait (sharing.py).
+    # How waiting jobs are treated now: in mode `hold` as in `steer` while plain jobs wait.
     mode: Mode = Mode.OBSERVE
     # Jobs with a description or a claim.
     jobs: Mapping[JobId, Treated] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.description import Description, decode
 from hadar_slurm.jobspec.mark import owners_values, split, with_mark
 
-VALUES = {"excluded": ("n1", "n3"), "nice": 0, "limit_s": 3600.0, "num_nodes": "2-2"}
+VALUES = {"excluded": ("n1", "n3"), "nice": 0, "limit_s": 3600.0, "sized": "2-2"}
 MARK = "[hadar:ExcNodeList=n[1,3];Nice=0;TimeLimit=60;NumNodes=2-2]"
 
 

@@ -30,9 +30,10 @@ PINNED = Claim(
     state=State.PINNING,
     own=Request(num_nodes="1-4", per_job="gres/gpu:v100:2", nodes=(NodeName("n1"),)),
     named=("v100",),
-    preferred="v100",
+    preferred=Loan("v100", "", ""),
     replaced=(NodeName("n2"),),
 )
+NOTHING = dict.fromkeys(Claim().loans)
 HELD, HOLDING = Claim(state=State.HELD), Claim(state=State.HOLDING)
 
 
@@ -241,6 +242,21 @@ def test_excluded_nodes_are_a_host_list_or_names(tmp_path: Path, excluded: str) 
     assert written["excluded"] == "n[1-2,10]"
 
 
+def test_a_number_of_nodes_is_lent_as_in_the_ledgers_of_0_2(tmp_path: Path) -> None:
+    """They have hadard's only, while it is lent; the owner's is in the request."""
+    own = Request(num_nodes="1-4", per_job="gres/gpu:2")
+    tree = {"state": "steered", "own": {"num_nodes": "1-4"}, "sized": "2-2"}
+    (tmp_path / FILE_NAME).write_text(json.dumps({"version": 2, "jobs": {"1": tree}}))
+    ledger = Ledger(tmp_path / FILE_NAME)
+    assert (ledger[ONE].sized, ledger[ONE].lent) == (Loan("2-2", "1-4", "1-4"), {"sized": "1-4"})
+    kept = Claim(state=State.STEERED, own=own, sized=Loan("2-2", "1-4", "1-4"))
+    ledger.note({ONE: kept, TWO: kept.seen({**NOTHING, "sized": "3-3"})})
+    jobs = json.loads((tmp_path / FILE_NAME).read_text())["jobs"]
+    assert (jobs["1"]["sized"], jobs["1"]["own"]["num_nodes"]) == ("2-2", "1-4")
+    assert ("sized" in jobs["2"], jobs["2"]["own"]["num_nodes"]) == (False, "3-3")
+    assert Ledger(tmp_path / FILE_NAME)[TWO].sized.is_kept
+
+
 @pytest.mark.parametrize(
     ("flags", "state"),
     [
@@ -266,8 +282,9 @@ def test_a_ledger_of_version_1_is_read(
     assert claim.pinned == tuple(flags.get("pinned") or ())  # type: ignore[call-overload]
     assert (claim.own is None) == ("before" not in flags)
     for name, value in flags.items():
-        if name in ("booted_s", "requeued", "preferred", "signalled_until_s", "ended_run"):
+        if name in ("booted_s", "requeued", "signalled_until_s", "ended_run"):
             assert getattr(claim, name) == value
+    assert claim.preferred == Loan(flags.get("preferred", ""), "", "")
     assert claim.since_s == flags.get("released_s", 0.0)
 
 

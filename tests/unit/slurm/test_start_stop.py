@@ -20,11 +20,13 @@ from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
-from hadar_slurm.slurm.enforce.start_stop import Mover
+from hadar_slurm.slurm.jobs.observation import Observation
 from hadar_slurm.slurm.settings import BackendSettings
+from hadar_slurm.slurm.strategies.start_stop import Mover
 
 ON_N2 = Gang.of({("n2", "v100"): 2})
 
@@ -76,7 +78,13 @@ class Bench:
         self.ledger.note(claims)
         self.slurm = CommandLine(self.runner)
         self.mover = Mover(
-            self.slurm, self.ledger, directory, 1.0, self.fake.advance, lambda: self.fake.now_s
+            slurm=self.slurm,
+            ledger=self.ledger,
+            settings=BackendSettings(spool=directory, grace_s=1.0),
+            pause=self.fake.advance,
+            now_s=lambda: self.fake.now_s,
+            seen=Observation(),
+            state=SlurmState({}, (), {}),
         )
 
     def start(self, *others: FakeJob) -> Status:
@@ -156,7 +164,7 @@ def test_a_job_that_its_owner_has_changed_since_the_plan_is_not_started(
 
     bench.ledger.note({JobId(bench.job.key): Claim(state=State.HELD, pinned=(NodeName("n2"),))})
     bench.job.excluded = ("n1",)
-    bench.mover.planned = bench.slurm.read()
+    bench.mover.state = bench.slurm.read()
     if when == "after the plan":
         bench.edit(name)
         after.append(bench.shown)
@@ -175,7 +183,7 @@ def test_nodes_that_its_owner_excludes_as_it_is_started_stay_its_owners(
     key, ours = JobId(bench.job.key), (NodeName("n4"), *was)
     bench.job.excluded = ours
     bench.ledger.note({key: Claim(state=State.HELD, excluded=Loan(ours, ours, was))})
-    bench.mover.planned = bench.slurm.read()
+    bench.mover.state = bench.slurm.read()
     bench.edit("excluded nodes")
     assert bench.start() is Status.DEFERRED
     assert bench.job.excluded == ("n2", "n4")
@@ -185,7 +193,7 @@ def test_nodes_that_its_owner_excludes_as_it_is_started_stay_its_owners(
 
 def test_what_hadard_has_set_since_the_plan_is_no_edit(bench: Bench) -> None:
     """Such as excluded nodes, in the same round."""
-    bench.mover.planned = bench.slurm.read()
+    bench.mover.state = bench.slurm.read()
     bench.job.excluded = ours = (NodeName("n4"),)
     lent = Claim(state=State.HELD, excluded=Loan(ours, (), ()))
     bench.ledger.note({JobId(bench.job.key): lent})
@@ -198,7 +206,7 @@ def test_what_a_requeue_changes_is_no_edit(bench: Bench) -> None:
     key, state = JobId(bench.job.key), bench.slurm.read()
     ran = replace(state.queue[key], state="RUNNING", priority=1, partition="main", started_s=1.0)
     limits_s = {**state.limits_s, key: 31_536_000.0}
-    bench.mover.planned = replace(state, queue={**state.queue, key: ran}, limits_s=limits_s)
+    bench.mover.state = replace(state, queue={**state.queue, key: ran}, limits_s=limits_s)
     assert bench.start() is Status.DONE
 
 
@@ -208,7 +216,7 @@ def test_jobs_that_cannot_be_read_again_are_not_started(bench: Bench) -> None:
     def leave(argv: Sequence[str]) -> None:
         bench.fake.is_away |= bool(bench.others[0].asked.nodes)
 
-    bench.mover.planned = bench.slurm.read()
+    bench.mover.state = bench.slurm.read()
     bench.runner.before.append(leave)
     before = bench.shown
     assert bench.start(*bench.others) is Status.DEFERRED

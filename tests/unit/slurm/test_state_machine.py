@@ -10,6 +10,7 @@ import pytest
 from builders import a_queue_row
 
 from hadar_slurm.core.cluster import NodeName
+from hadar_slurm.engine.loan import Loan
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.request import Request, described_request
 from hadar_slurm.slurm.client import updates
@@ -67,6 +68,7 @@ def test_every_event_has_a_row_in_every_state_or_is_refused(state: State, kind: 
     row = a_queue_row()
     steering = updates.Steer(row.key, N2)
     claim, event = a_claim(state), Event(kind=kind, row=row, request=PINNED, steering=steering)
+    event = replace(event, features="v100")
     if state not in TABLE[kind]:
         with pytest.raises(RefusedTransition, match=f"{kind} while {state}"):
             transition(claim, event)
@@ -74,7 +76,7 @@ def test_every_event_has_a_row_in_every_state_or_is_refused(state: State, kind: 
     after, sent = transition(claim, event)
     assert after.state is TABLE[kind][state]
     assert after.own == {Kind.SAVED_FREE: None, Kind.RESTORE: PINNED}.get(kind, OWN)
-    assert bool(sent) == (kind is Kind.RACED or kind in WISHES - {Kind.PREFER})
+    assert bool(sent) == (kind is Kind.RACED or kind in WISHES)
     kinds = {type(update) for update in sent}
     if kinds & {updates.Hold, updates.Requeue}:
         # A hold is set only once the claim says that it is hadard's, or was there before.
@@ -87,7 +89,7 @@ def test_every_event_has_a_row_in_every_state_or_is_refused(state: State, kind: 
 def test_our_hold_ends_only_where_it_is_seen_to_be_gone(state: State) -> None:
     """No command and no answer ends it: otherwise it would count as the owner's."""
     ends = {kind for kind in Kind if TABLE[kind].get(state, state) not in HOLDS}
-    assert ends == {Kind.FREE, Kind.RUNNING, Kind.OPERATOR_HOLD}
+    assert ends == {Kind.FREE, Kind.OPERATOR_HOLD}
 
 
 @pytest.mark.parametrize("state", sorted(HOLDS))
@@ -279,10 +281,10 @@ def test_a_pin_and_a_cleared_request_are_kept() -> None:
 
 def test_signals_and_the_preference_are_kept() -> None:
     """A job that our signal has ended is never signalled again; its progress counts."""
-    facts = Claim(preferred="v100", signalled_run=1, signalled_until_s=5.0, ended_run=1)
-    facts = replace(facts, kept_part=0.5)
+    facts = Claim(signalled_run=1, signalled_until_s=5.0, ended_run=1, kept_part=0.5)
+    facts = replace(facts, preferred=Loan("v100", "", ""))
     claim = replace(facts, state=State.RELEASED, own=OWN, pinned=N1)
-    assert seen(claim, a_queue_row(), now_s=2000.0) == facts
+    assert seen(claim, a_queue_row(), now_s=2000.0) == replace(facts, own=OWN)
 
 
 # Holds that race with a start, and requeues without an answer.
@@ -363,7 +365,7 @@ def test_a_job_that_kept_its_former_pin_is_known_by_it() -> None:
 
 def steered(claim: Claim, row: QueueRow, steering: updates.Steer, *, nice: int = 0) -> Claim:
     """Return the claim that is written before a limit is set; Slurm shows `nice`."""
-    event = Event(kind=Kind.STEER, row=row, own=OWN, steering=steering, nice=nice)
+    event = Event(kind=Kind.STEER, row=row, own=OWN, steering=steering, shown={"nice": nice})
     return transition(claim, event)[0]
 
 
@@ -391,7 +393,7 @@ def test_a_nice_value_in_doubt_is_not_taken_for_the_owners() -> None:
     """Slurm may show the one before or the new one; any third one is the owner's."""
     row = a_queue_row(request=OWN)
     raised = steered(Claim(), row, limited(row, nice=-90), nice=10)
-    done = Event(kind=Kind.DONE, row=row, steering=limited(row, nice=-90), nice=10)
+    done = Event(kind=Kind.DONE, row=row, steering=limited(row, nice=-90))
     raised, _ = transition(raised, done)
     assert [raised.nice.owner_of(nice) for nice in (-90, 10, 7)] == [10, 10, 7]
     doubtful = steered(raised, row, limited(row, nice=10), nice=-90)

@@ -34,9 +34,9 @@ from hadar_slurm.slurm.client.updates import Steer, Update
 from hadar_slurm.slurm.enforce.claim import State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
-from hadar_slurm.slurm.enforce.places import nice_values
 from hadar_slurm.slurm.enforce.release_all import release_all
 from hadar_slurm.slurm.settings import BackendSettings
+from hadar_slurm.slurm.strategies.places import nice_values
 
 BOTH = some_rates(v100=10.0, k80=1.0)
 N1, N2 = NodeName("n1"), NodeName("n2")
@@ -508,6 +508,24 @@ def test_exclusions_of_hadard_and_of_the_owner_are_told_apart(tmp_path: Path) ->
         assert job.excluded == ("n1",)
     assert site.release_all() == []
     assert (job.excluded, job.hold) == (("n1",), "")
+
+
+def test_a_number_of_nodes_that_its_owner_sets_is_kept(tmp_path: Path) -> None:
+    """The job is left to Slurm from then on, also by a hadard that has just started."""
+    site = Site(tmp_path, "v100:1,v100:1,v100:1,k80:1")
+    site.slurm.reserved = {"n1", "n2", "n3", "n4"}
+    described = Description(steps=100, gpus=2, throughputs={"v100": 10, "k80": 1})
+    job = site.slurm.submit(Asked(per_job=(("", 2),)), comment=encode(described), nice=5)
+    for _ in range(2):
+        assert site.apply(start(job, "n1:v100:1 n2:v100:1")) == [Status.DONE]
+        assert (job.asked.min_nodes, job.asked.max_nodes) == (2, 2)
+    job.asked.min_nodes = job.asked.max_nodes = 3
+    site.backend = site.new_backend()
+    for _ in range(2):
+        site.apply()
+        assert (job.asked.min_nodes, job.asked.max_nodes) == (3, 3)
+        assert (job.excluded, job.nice, job.hold, job.comment) == ((), 5, "", encode(described))
+    assert site.release_all() == []
 
 
 def test_a_job_between_two_runs_is_given_back_to_the_queue(site: Site) -> None:

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 from hadar_slurm.core.cluster import JobId, Slot
@@ -20,7 +19,6 @@ from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.engine.rate_limit import at_once, in_parts
 from hadar_slurm.errors import LedgerError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.job_files import ProgressReport, ReportError, read_report
-from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.request import SIZES, Request
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
@@ -30,6 +28,8 @@ from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.readings import is_edited
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
 from hadar_slurm.slurm.enforce.stoppable import bound_s, why_not_migrated
+from hadar_slurm.slurm.jobs.observation import Observation
+from hadar_slurm.slurm.settings import BackendSettings
 
 # How long a requeued job may take to leave its nodes; Slurm's KillWait is 30 s by default.
 _LEAVE_S = 45.0
@@ -53,24 +53,16 @@ class Mover:
 
     slurm: SlurmAdapter
     ledger: Ledger
-    # The directory of progress reports.
-    spool: Path
-    # How long jobs may take to save.
-    grace_s: float
+    settings: BackendSettings
     # Sleeps for a number of seconds.
     pause: Callable[[float], None]
     now_s: Callable[[], float]
-    # Time limits in seconds by GPU type, of jobs whose limit depends on it.
-    limits_s: Mapping[JobId, Mapping[str, float]] = field(default_factory=dict)
-    # The descriptions of copies of which GPUs, cores and memory depend on the GPU type.
-    by_type: Mapping[JobId, Description] = field(default_factory=dict)
-    # The parts that jobs keep if they are requeued without a signal.
-    kept: Mapping[JobId, float] = field(default_factory=dict)
-    # Slurm's state of which the round's plan was made.
-    planned: SlurmState = field(default_factory=lambda: SlurmState({}, (), {}))
-    _outcomes: Outcomes = field(default_factory=dict)
+    # What was made of `state`, and of both the plan.
+    seen: Observation
+    state: SlurmState
+    _outcomes: Outcomes = field(default_factory=dict, init=False)
     # The cores and memory that each pin asks for.
-    _asked: dict[Start, tuple[str, ...]] = field(default_factory=dict)
+    _asked: dict[Start, tuple[str, ...]] = field(default_factory=dict, init=False)
 
     def stop(self, stops: Sequence[Stop]) -> Outcomes:
         """Take jobs off their GPUs, all at once, and return the outcome of each."""
@@ -78,7 +70,7 @@ class Mover:
             return {}
         reported = self._on_reported_nodes(stops)
         queue = self._queue([stop.job_id for stop in reported])
-        until_s = self.now_s() + self.grace_s
+        until_s = self.now_s() + self.settings.grace_s
         to_save: dict[Stop, Event] = {}
         unsignalled: dict[Stop, Event] = {}
         to_hold: dict[Stop, Event] = {}
@@ -145,7 +137,7 @@ class Mover:
     def _requeue_when_saved(self, saving: dict[Stop, Event]) -> list[Stop]:
         """Requeue jobs as they acknowledge, or at the end of their grace; return those requeued."""
         asked_s = self.now_s()
-        deadline_s = asked_s + self.grace_s
+        deadline_s = asked_s + self.settings.grace_s
         requeued: list[Stop] = []
         waiting = saving
         while waiting:
@@ -171,7 +163,7 @@ class Mover:
                 if bound_s(running[stop].row):
                     self._set(stop, Status.DONE, "requeued without a signal")
                 elif stop in unsaved:
-                    self._set(stop, Status.DONE, f"not saved within {self.grace_s:g} s")
+                    self._set(stop, Status.DONE, f"not saved within {self.settings.grace_s:g} s")
             if waiting and self.now_s() >= asked_s + _ASK_EVERY_S:
                 asked_s = self.now_s()
                 waiting = {stop: waiting[stop] for stop in self._carry_out(waiting)}
@@ -209,7 +201,7 @@ class Mover:
 
     def _report(self, row: QueueRow) -> ProgressReport | None:
         with suppress(ReportError):
-            return read_report(self.spool, row.raw_id, owner_uid=row.user_id)
+            return read_report(self.settings.spool, row.raw_id, owner_uid=row.user_id)
         return None
 
     def _await_pending(self, leaving: Sequence[Stop], deadline_s: float) -> None:
@@ -255,7 +247,7 @@ class Mover:
             return _FOREIGN_HOLD
         if row.requested_nodes and not claim.pins(row.requested_nodes):
             return "its owner has named nodes for it"
-        if row.key in reading.unseen or is_edited(self.planned, reading, row.key, claim):
+        if row.key in reading.unseen or is_edited(self.state, reading, row.key, claim):
             return "its owner has changed it since the plan was made"
         if not start.gang.gpus_by_node.keys() <= reading.cluster.open_names:
             return f"{start.gang} has a node that takes no work now"
@@ -274,19 +266,15 @@ class Mover:
             request = request_for(start.gang, self.slurm.version, names_type=names_type)
             request = self._with_sizes(request, start, row, reading)
             names[start] = names_type
-            shown = reading.excluded.get(row.key)
-            own_excluded = self.ledger.excluded_by_owner(row, shown)
+            shown, on = reading.shown(row.key), self.seen.limits_s.get(row.key, {})
             pins[start] = self._event(
                 Kind.PIN,
                 row,
                 own=reading.request(row),
                 request=request,
-                excluded=own_excluded if shown is None else shown,
-                own_excluded=own_excluded,
-                limit_s=round(shown_s := reading.limits_s.get(row.key, 0.0)),
-                new_limit_s=new_time_limit_s(
-                    self.limits_s.get(row.key, {}), start.gang.gpus_by_type, shown_s
-                ),
+                shown=shown,
+                own_excluded=self.ledger.excluded_by_owner(row, shown["excluded"]),
+                limit_s=new_time_limit_s(on, start.gang.gpus_by_type, shown["limit_s"] or 0.0),
             )
         self._asked = {start: event.request.sizes for start, event in pins.items()}
         return {start: names[start] for start in self._carry_out(pins)}
@@ -298,7 +286,7 @@ class Mover:
 
         Where hadard does not know its owner's, it could not put them back and changes none.
         """
-        description = self.by_type.get(start.job_id)
+        description = self.seen.by_type.get(start.job_id)
         own = self.ledger[row.key].own or reading.request(row)
         if description is None or not any(own.sizes):
             return request
@@ -364,7 +352,7 @@ class Mover:
         return Event(kind=kind, row=row, now_s=self.now_s(), **values)
 
     def _requeue(self, row: QueueRow) -> Event:
-        return self._event(Kind.REQUEUE, row, kept_part=self.kept.get(row.key, 0.0))
+        return self._event(Kind.REQUEUE, row, kept_part=self.seen.kept.get(row.key, 0.0))
 
     def _carry_out(self, events: Mapping[Moved, Event]) -> list[Moved]:
         """Record events and make their updates; return the actions that succeeded, defer others."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -21,11 +21,11 @@ from itertools import accumulate
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.time_limit import new_time_limit_s
-from hadar_slurm.engine.actions import Action, Outcome, Start, Status
+from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status, Stop
 from hadar_slurm.engine.gaps import gapped
 from hadar_slurm.engine.loan import joined
-from hadar_slurm.engine.pins import Pins
 from hadar_slurm.engine.rate_limit import (
     MOST_CHANGES,
     RELEASED_WITHIN_S,
@@ -40,53 +40,45 @@ from hadar_slurm.jobspec.request import Request
 from hadar_slurm.placement.limits import Limit, limits
 from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow
-from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.enforce.claim import Claim
 from hadar_slurm.slurm.enforce.disposition import waits_for_gpus
-from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.restore import restore_jobs
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
+from hadar_slurm.slurm.strategies.hold import Pinning
 
 log = logging.getLogger(__name__)
 
 _CHANGED = "it has started, or its owner has changed it, since the plan was made"
 # Refusals of a change that came too late: often Slurm has started the job meanwhile.
 _TOO_LATE = re.compile("no longer pending|Invalid job id|already completing|not be altered now")
+_GAP = "plain jobs wait, and would take GPUs that are freed without a successor in the queue"
 _LATER = "as many jobs are changed as a round may change; it is next"
 
 
 @dataclass
-class Steerer:
-    """Steers the waiting jobs of one round, as `state` shows them."""
+class Steering(Pinning):
+    """Carries out one round: steers waiting jobs, else does as `hold`."""
 
-    slurm: SlurmAdapter
-    ledger: Ledger
-    pins: Pins
-    state: SlurmState
-    # The jobs of the plan.
-    jobs: Sequence[Job]
-    now_s: float
-    # Time limits in seconds by GPU type, of jobs whose limit depends on it.
-    limits_s: Mapping[JobId, Mapping[str, float]] = field(default_factory=dict)
-    round_s: float = math.inf
-    _same: dict[tuple[int, ...], bool] = field(default_factory=dict)
+    # Foresees the starts of waiting jobs.
+    foresee: Callable[[Snapshot], Mapping[JobId, Gang]]
+    # `state`, with jobs that were read again.
+    _now: SlurmState = field(init=False)
+    _same: dict[tuple[int, ...], bool] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._now = self.state
 
     @cached_property
     def waiting(self) -> dict[JobId, Job]:
         """Return the jobs that wait in Slurm's queue, not held, for GPUs as their owners asked."""
-        queue = self.state.queue
-        queued = (job for job in self.jobs if job.phase is Phase.QUEUED)
-        rows = ((job, queue.get(job.job_id)) for job in queued)
+        queued = (job for job in self.seen.snapshot.jobs if job.phase is Phase.QUEUED)
+        rows = ((job, self._now.queue.get(job.job_id)) for job in queued)
         return {row.key: job for job, row in rows if row is not None and self._may_steer(row)}
-
-    def may_start(self, start: Start) -> bool:
-        """Return whether a job gets its gang by naming the nodes alone."""
-        return start.job_id in self.waiting and self._is_implied(start.job_id, start.gang)
 
     def _is_implied(self, job: JobId, gang: Gang) -> bool:
         """Return whether the nodes of a gang leave Slurm no choice of GPU types and numbers."""
-        by_name, asked = self.state.cluster.by_name, self.state.queue[job].gpus_per_node
+        by_name, asked = self._now.cluster.by_name, self._now.queue[job].gpus_per_node
         return all(
             name in by_name
             and by_name[name].has_one_type
@@ -94,34 +86,38 @@ class Steerer:
             for name, number in gang.gpus_by_node.items()
         )
 
-    def gapped(self, actions: Sequence[Action], managed: Collection[JobId]) -> list[Action]:
-        """Return the actions that would leave GPUs to plain jobs; none while no plain job waits."""
-        plain = (row for row in self.state.queue.values() if row.key not in managed)
-        waits = any(map(waits_for_gpus, plain))
-        return gapped(actions, self.waiting.keys(), self.state.free) if waits else []
+    def steer(self, actions: Sequence[Action]) -> Mapping[Action, Outcome]:
+        """Steer all waiting jobs; return the outcomes of what is done, or is not to be done.
 
-    def start(self, starts: Sequence[Start], soon: Mapping[JobId, Gang]) -> dict[Action, Outcome]:
-        """Steer all waiting jobs; return the outcomes of `starts`, for which `may_start` holds.
-
-        `soon`: the gangs of jobs that are expected to start next, in order.
+        Done are the starts of jobs that get their gangs by naming the nodes alone.
         """
+        plain = (row for row in self._now.queue.values() if row.key not in self.seen.alive)
+        free, waits = self._now.free, any(map(waits_for_gpus, plain))
+        forks = self.seen.forks.by_parent.items()
+        copies = {task.seen.key: parent for parent, fork in forks for task in fork.copies}
+        stay = {copies[a.job_id] for a in actions if isinstance(a, Renew) and a.job_id in copies}
+        # Further copies may leave their GPUs to plain jobs.
+        bound = [a for a in actions if not (isinstance(a, Stop) and copies.get(a.job_id) in stay)]
+        gaps = gapped(bound, self.waiting.keys(), free) if waits else []
+        outcomes: dict[Action, Outcome] = {a: Outcome(a, Status.DEFERRED, _GAP) for a in gaps}
+        starts = [a for a in actions if isinstance(a, Start) and a.job_id in self.waiting]
+        starts = [start for start in starts if self._is_implied(start.job_id, start.gang)]
         named = {start.job_id: start.gang for start in starts}
+        soon = self.foresee(self.seen.snapshot) if self.waiting.keys() - named.keys() else {}
         more = {job: gang for job, gang in soon.items() if job in self.waiting}
         named |= {j: g for j, g in more.items() if j not in named and self._is_implied(j, g)}
         # A job that Slurm does not start on free GPUs lacks what only Slurm knows of.
-        stuck = {job for job in self.waiting if self.pins.avoided(job, self.now_s)}
-        free = self.state.free
+        stuck = {job for job in self.waiting if self.pins.avoided(job, self.now_s())}
         before = {start: self.ledger[start.job_id].aimed for start in starts}
         urgent = {
             start.job_id
             for start in starts
             if any(free[slot] < count for slot, count in start.gang.slots)
         }
-        wanted = limits(self.waiting.values(), named, stuck, self.state.cluster)
-        faults = self._carry_out(wanted, list(named), urgent)
+        wanted = limits(self.waiting.values(), named, stuck, self._now.cluster)
+        faults = self._limit(wanted, list(named), urgent)
         for job in self.waiting.keys() - {start.job_id for start in starts}:
             self.pins.forget(job)
-        outcomes: dict[Action, Outcome] = {}
         for start in starts:
             fault = faults.get(start.job_id)
             is_refused = isinstance(fault, SlurmRefused) and not _TOO_LATE.search(str(fault))
@@ -131,36 +127,36 @@ class Steerer:
             if start.job_id in urgent:
                 self.pins.forget(start.job_id)
             elif start.job_id not in self.pins or is_new:
-                self.pins.begin(start.job_id, self.now_s)
+                self.pins.begin(start.job_id, self.now_s())
         return outcomes
 
-    def _carry_out(
+    def _limit(
         self, wanted: Mapping[JobId, Limit], first: Sequence[JobId], urgent: Collection[JobId]
     ) -> Mapping[JobId, str | SlurmError]:
         """Change what differs from Slurm's state, as far as a round may; return the faults."""
-        from hadar_slurm.slurm.enforce.places import groups, nice_values
+        from hadar_slurm.slurm.strategies.places import groups, nice_values
 
-        most = int(min(MOST_CHANGES, changes_in(self.round_s, self.slurm.rpcs_per_s)))
+        most = int(min(MOST_CHANGES, changes_in(self.settings.slot_s, self.slurm.rpcs_per_s)))
         order, others = self._kept(wanted, first)
-        rows = [self.state.queue[job] for job in order]
-        pending = [row for row in self.state.queue.values() if row.state == "PENDING"]
+        rows = [self._now.queue[job] for job in order]
+        pending = [row for row in self._now.queue.values() if row.state == "PENDING"]
         nice = nice_values(
             groups(rows),
             first,
-            {job: n for job, n in self.state.nice.items() if not self.ledger[job].nice.is_kept},
+            {job: n for job, n in self._now.nice.items() if not self.ledger[job].nice.is_kept},
             lambda job, shown: self.ledger[job].nice.owner_of(shown),
             urgent,
             max((row.priority for row in pending), default=0),
         )
         self._same.clear()
-        due = [k for k in order if self._event(self.state.queue[k], wanted[k], nice.get(k))]
+        due = [k for k in order if self._event_of(self._now.queue[k], wanted[k], nice.get(k))]
         left = [job for job in others if self.ledger[job].steers][:most]
         most -= len(left)
         faults: dict[JobId, str | SlurmError] = dict.fromkeys([*others, *due[most:]], _LATER)
         todo = due[:most]
         try:
             if left:
-                restore_jobs(self.slurm, self.ledger, self.state.queue, left)
+                restore_jobs(self.slurm, self.ledger, self._now.queue, left)
             for some in in_parts(due[:most], at_once(self.slurm.rpcs_per_s)):
                 faults |= self._change(some, wanted, nice)
                 del todo[: len(some)]
@@ -177,16 +173,16 @@ class Steerer:
         No more are steered at once than `hadar release` can give back in its time. Those with nodes
         on which they do not run are steered until they start: Slurm would choose these as well.
         """
-        queue, ledger, rpcs_per_s = self.state.queue, self.ledger, self.slurm.rpcs_per_s
+        queue, ledger, rpcs_per_s = self._now.queue, self.ledger, self.slurm.rpcs_per_s
         room = changes_in(RELEASED_WITHIN_S, rpcs_per_s)
         changed = {job for job, row in queue.items() if ledger[job].has_changed(row)}
         known = (self.waiting[job] for job in wanted if job in changed) if room < math.inf else ()
-        kept_off = limits(known, {}, changed, self.state.cluster)
+        kept_off = limits(known, {}, changed, self._now.cluster)
         order = [*(job for job, limit in kept_off.items() if limit.excluded), *first]
         # One that has something lent keeps its place.
         order += sorted(wanted, key=lambda job: (job not in changed, -queue[job].priority))
         order = list(dict.fromkeys(order))
-        costs = accumulate(2 if wanted[job].aimed[1:] or ledger[job].sized else 1 for job in order)
+        costs = accumulate(1 + bool(wanted[k].aimed[1:] or ledger[k].sized.is_lent) for k in order)
         room -= len(changed - wanted.keys())
         number = sum(cost <= room for cost in costs)
         return order[:number], order[number:]
@@ -195,17 +191,17 @@ class Steerer:
         self, jobs: Sequence[JobId], wanted: Mapping[JobId, Limit], nice: Mapping[JobId, int]
     ) -> dict[JobId, str | SlurmError]:
         """Change jobs that are still as they were when this was planned; return the faults."""
-        planned = self.state.nice
-        self.state = self.state.updated(jobs, self.ledger.read_again(self.slurm, jobs))
-        rows = {job: self.state.queue.get(job) for job in jobs}
+        planned = self._now.nice
+        self._now = self._now.updated(jobs, self.ledger.read_again(self.slurm, jobs))
+        rows = {job: self._now.queue.get(job) for job in jobs}
         may = [job for job, row in rows.items() if row is not None and self._may_steer(row)]
         gone: dict[JobId, str | SlurmError] = dict.fromkeys(rows.keys() - may, _CHANGED)
         self._same.clear()
         events = {}
         for job in may:
-            is_known = self.state.nice.get(job) == planned.get(job)
+            is_known = self._now.nice.get(job) == planned.get(job)
             new_nice = nice.get(job) if is_known else None
-            if event := self._event(self.state.queue[job], wanted[job], new_nice):
+            if event := self._event_of(self._now.queue[job], wanted[job], new_nice):
                 events[job] = event
         faults = self.ledger.attempt(self.slurm, events)
         for fault in faults.values():
@@ -219,12 +215,12 @@ class Steerer:
             row.state == "PENDING"
             and not row.is_held
             and claim.asks_own(row)
-            and not claim.excluded.is_kept
+            and not (claim.excluded.is_kept or claim.sized.is_kept)
             and (not named or claim.pins(named))
         )
 
-    def _event(self, row: QueueRow, limit: Limit, nice: int | None) -> Event | None:
-        job, claim, known = row.key, self.ledger[row.key], self.state.excluded.get(row.key)
+    def _event_of(self, row: QueueRow, limit: Limit, nice: int | None) -> Event | None:
+        job, claim, known = row.key, self.ledger[row.key], self._now.excluded.get(row.key)
         if known is None and claim.own is None and decode_or_none(row.comment) is None:
             return None  # what its owner excludes is shown nowhere else
         shown = claim.excluded.ours if known is None else known
@@ -236,18 +232,15 @@ class Steerer:
         if is_so and nice is None and limit_s is None and not is_stale:
             return None
         excluded = joined(limit.excluded, own_excluded)
-        own = claim.own or self.state.request(row)
+        own = claim.own or self._now.request(row)
         number = _num_nodes(row, claim, own, limit)
         return Event(
             kind=Kind.STEER,
             row=row,
-            now_s=self.now_s,
             own=own,
             steering=updates.Steer(job, excluded, number, nice, limit_s, bool(row.requested_nodes)),
             aimed=limit.aimed,
-            nice=self.state.nice.get(job, 0),
-            limit_s=round(self.state.limits_s.get(job, 0.0)),
-            excluded=shown,
+            shown=self._now.shown(job),
             own_excluded=own_excluded,
         )
 
@@ -265,9 +258,9 @@ class Steerer:
 
     def _time_limit_s(self, job: JobId, limit: Limit) -> int | None:
         """Return the time limit that a job needs on the nodes that it may get; None: it has it."""
-        if job not in self.limits_s:
+        if (by_type := self.seen.limits_s.get(job)) is None:
             return None
-        waits, cluster, excluded = self.waiting[job], self.state.cluster, set(limit.excluded)
+        waits, cluster, excluded = self.waiting[job], self._now.cluster, set(limit.excluded)
         names = limit.aimed or [
             node.name
             for node in cluster.nodes
@@ -276,7 +269,7 @@ class Steerer:
         gpu_types = {
             k for name in names if name in cluster.by_name for k, _ in cluster.by_name[name].gpus
         }
-        return new_time_limit_s(self.limits_s[job], gpu_types, self.state.limits_s.get(job, 0.0))
+        return new_time_limit_s(by_type, gpu_types, self._now.limits_s.get(job, 0.0))
 
 
 def _num_nodes(row: QueueRow, claim: Claim, own: Request, limit: Limit) -> str:
@@ -288,4 +281,4 @@ def _num_nodes(row: QueueRow, claim: Claim, own: Request, limit: Limit) -> str:
     least, number = own.num_nodes.partition("-")[0], len(limit.aimed)
     if number and str(number) != least:
         return f"{number}-{number}"
-    return own.num_nodes if claim.sized or row.requested_nodes or row.restarts else ""
+    return own.num_nodes if claim.sized.is_lent or row.requested_nodes or row.restarts else ""

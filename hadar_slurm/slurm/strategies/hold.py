@@ -1,0 +1,57 @@
+"""Mode `hold`: pins jobs under a hold, and migrates them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status, Stop
+from hadar_slurm.engine.pins import Pins
+from hadar_slurm.slurm.corrections import Corrections
+from hadar_slurm.slurm.strategies.start_stop import Mover
+
+_NEVER_HELD = "it is enrolled, so that it is never held or stopped, and Slurm starts it"
+
+
+@dataclass
+class Pinning(Mover):
+    """Carries out one round."""
+
+    corrections: Corrections
+    pins: Pins
+
+    def carry_out(self, actions: Sequence[Action]) -> Mapping[Action, Outcome]:
+        """Stop and start jobs; a migrated job is started only once it has stopped."""
+        seen, starts = self.seen, [action for action in actions if isinstance(action, Start)]
+        # Other jobs have their GPUs now.
+        self.hold_timed_out(seen.stuck - {start.job_id for start in starts})
+        outcomes: dict[Action, Outcome] = {
+            a: Outcome(a, Status.DEFERRED, seen.not_ready[a.job_id])
+            for a in actions
+            if isinstance(a, Stop) and a.job_id in seen.not_ready
+        }
+        # A successor is first in line before its GPUs are freed.
+        outcomes |= self.steer([a for a in actions if a not in outcomes])
+        outcomes |= {
+            a: Outcome(a, Status.DEFERRED, _NEVER_HELD)
+            for a in actions
+            if a not in outcomes and a.job_id in seen.enrolled and not isinstance(a, Renew)
+        }
+        outcomes |= self.stop([a for a in actions if isinstance(a, Stop) and a not in outcomes])
+        pinned = self.start([start for start in starts if start not in outcomes])
+        outcomes |= pinned
+        for action, outcome in pinned.items():
+            if outcome.status is Status.DONE:
+                self.pins.begin(action.job_id, self.now_s())
+            elif outcome.status is Status.REFUSED and action.job_id in seen.by_type:
+                # A copy may still be placed where another request fits.
+                self.pins.avoid(action.job_id, action.gang.gpus_by_node, self.now_s())
+        begun = {start.job_id for start in starts if outcomes[start].status is Status.DONE}
+        self.corrections.release_into_queue(seen, begun)
+        failed = {start.job_id for start in starts} - begun
+        self.hold_timed_out(seen.stuck & failed | self.corrections.unsafe(seen) - begun)
+        return outcomes
+
+    def steer(self, actions: Sequence[Action]) -> Mapping[Action, Outcome]:
+        """Return the outcomes of actions that need no hold."""
+        return {}
