@@ -44,7 +44,8 @@ def unsuitable(
     if description.limit_s and (description.steps or description.time_on):
         limits_s = dict.fromkeys(throughputs.gpu_types, description.limit_s)
         steps = estimator.total_steps(description, throughputs)
-        late = late_types(throughputs, size, steps, limits_s, cluster.gpus_by_type)
+        types = fitting_types(cluster.nodes, description.shapes)
+        late = late_types(throughputs, size, steps, limits_s, types)
         throughputs = throughputs.without(late.keys())
     wrong = tuple(
         node.name

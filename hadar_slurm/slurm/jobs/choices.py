@@ -154,8 +154,7 @@ class Choices:
         throughputs, left = spec.throughputs, spec.total_steps - steps_done
         if not limits_s:
             return throughputs, ""
-        held = seen.gang.gpus_by_type if seen.gang else ()
-        types = self.state.cluster.gpus_by_type
+        held, types = seen.gang.gpus_by_type if seen.gang else (), self.state.cluster.gpus_by_type
         late = late_types(throughputs, spec.num_gpus, left, limits_s, types, held)
         reasons = (
             f"what is left takes {format_time_limit(lasts_s)} on {name}, where its time limit is "

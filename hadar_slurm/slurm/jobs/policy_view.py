@@ -224,9 +224,10 @@ class PolicyView:
         progress = self.reports.progress(seen, spec)
         done, limits_s = progress.steps_done, self.choices.limits_s(seen, claimed)
         in_time, late = self.choices.in_time(seen, claimed, done, limits_s)
+        if late and not self.choices.can_hold(seen, replace(choice, throughputs=in_time)):
+            late = ""  # on the types where it ends in time it can never start
         spec = replace(spec, throughputs=in_time) if late else spec
-        types = self.state.cluster.gpus_by_type
-        spec, learned = self.sizes.believed(seen, spec, done, types)
+        spec, learned = self.sizes.believed(seen, spec, done, self.state.cluster.gpus_by_type)
         return _Believed(spec, progress, limits_s, late, (learned, *doubts))
 
     def _spec(self, seen: SeenJob, choice: Choice) -> JobSpec:

@@ -649,6 +649,18 @@ def test_a_job_is_kept_off_types_on_which_it_would_not_end_in_time(tmp_path: Pat
     assert last.remarks == ("what is left takes 0:16:40 on k80, where its time limit is 0:15:00",)
 
 
+def test_a_job_keeps_late_types_where_no_other_can_hold_it(tmp_path: Path) -> None:
+    """It would end in time on V100s only, and there is one: it would wait for ever."""
+    site = Site(tmp_path, "v100:1,k80:2")
+    site.apply()
+    site.slurm.reserved = {"n1", "n2"}
+    described = Description(gpus=2, steps=1000, limit_s=600.0, throughputs={"v100": 10, "k80": 1})
+    site.slurm.submit(Asked(per_job=(("", 2),)), comment=encode(described), limit_min=10)
+    [seen] = site.backend.observe().jobs
+    assert seen.spec.throughputs.gpu_types == ("k80", "v100")
+    assert seen.remarks == ()
+
+
 def test_a_remark_names_the_types_that_lack_what_a_job_needs(tmp_path: Path) -> None:
     """So `hadar explain` shows it."""
     site = Site(tmp_path)
