@@ -99,9 +99,7 @@ def _users(pairs: Sequence[_Pair]) -> str:
         statistics.fmean(float(pair[side]["max_user_slowdown"]) for pair in known)
         for side in (0, 1)
     )
-    return (
-        f" The jobs of the worst user take {ours:.1f} times as long as alone, there {theirs:.1f}."
-    )
+    return f" The worst user's jobs take {ours:.1f} times as long as alone, there {theirs:.1f}."
 
 
 def _killed(pairs: Sequence[_Pair]) -> str:
