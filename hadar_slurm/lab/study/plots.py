@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from html import escape
@@ -56,7 +57,9 @@ STYLES: Mapping[str, Style] = {
     "las": Style("#6b8f1f", _DASH_DOT, "h"),
     "slurm": Style("#7c7f86", "solid", "d"),
 }
-_UNKNOWN = Style("#7c7f86", _DOT, "x")
+# Of the rows of one policy, by words, knowledge or adoption: unlike ones, by a digest of the name.
+_DASHES, _MARKERS = (_DASH, _DOT, _DASH_DOT, _LONG), "osD^v<>pPX*"
+_COLOURS = tuple(dict.fromkeys(style.colour for style in STYLES.values()))
 _OURS = "hadar"
 
 # Placeholder colours, replaced by those of the page.
@@ -82,8 +85,13 @@ _RC: Any = {
 
 
 def style(policy: str) -> Style:
-    """Return the line style of a policy."""
-    return STYLES.get(policy, _UNKNOWN)
+    """Return the line style of a policy, or of its words and its knowledge."""
+    if policy in STYLES:
+        return STYLES[policy]
+    digest = zlib.crc32(policy.encode())
+    colour = _COLOURS[digest % len(_COLOURS)]
+    dash, marker = _DASHES[digest // 7 % len(_DASHES)], _MARKERS[digest // 49 % len(_MARKERS)]
+    return Style(colour, dash, marker)
 
 
 def jct_cdf(group: ComparableRuns, slug: str) -> str:
@@ -115,25 +123,42 @@ def trade_off(group: ComparableRuns, slug: str) -> str:
         points = {e.policy: (_mean(e, "mean_jct_s"), _mean(e, "ttd_s")) for e in group.done}
         for policy, (jct_h, ttd_h) in points.items():
             axes.plot(jct_h, ttd_h, style(policy).marker, color=style(policy).colour, markersize=8)
-        names = ("bound_mean_jct_gang_s", "bound_ttd_gang_s")
-        least_jct_h, least_ttd_h = (_mean(group.done[0], name) for name in names)
-        axes.axvline(least_jct_h, color=_INK, linewidth=0.8, linestyle=_DASH)
-        axes.axhline(least_ttd_h, color=_INK, linewidth=0.8, linestyle=_DASH)
+        least_jct_h, least_ttd_h = (least_bound_h(group, name) for name in ("mean_jct", "ttd"))
+        for draw, least_h in ((axes.axvline, least_jct_h), (axes.axhline, least_ttd_h)):
+            draw(least_h, color=_INK, linewidth=0.8 if least_h else 0.0, linestyle=_DASH)
         axes.margins(0.12)
         left_h = min(0.0, axes.get_xlim()[0])
         axes.set(xlim=(left_h, None), xlabel="mean JCT in hours", ylabel="TTD in hours")
         words: Any = {"textcoords": "offset points", "fontsize": 8.5, "style": "italic"}
         top, right = axes.get_ylim()[1], axes.get_xlim()[1]
-        axes.annotate("lower bound", (least_jct_h, top), xytext=(4, -9), **words)
-        axes.annotate("lower bound", (right, least_ttd_h), xytext=(0, -11), ha="right", **words)
+        bound = "lower bound" if least_jct_h and least_ttd_h else ""
+        axes.annotate(bound, (least_jct_h, top), xytext=(4, -9), **words)
+        axes.annotate(bound, (right, least_ttd_h), xytext=(0, -11), ha="right", **words)
         figure.draw_without_rendering()
         _name_points(axes, points, avoid=(least_jct_h, least_ttd_h))
         said = "; ".join(f"{p}: {y:.1f} h and {x:.1f} h" for p, (x, y) in points.items())
         title = (
             "TTD against mean JCT; the best point is nearest to the crossing of the dashed bounds"
         )
-        least = f"Bounds: {least_ttd_h:.1f} h and {least_jct_h:.1f} h."
+        least = f"Bounds: {least_ttd_h:.1f} h and {least_jct_h:.1f} h." if bound else ""
         return _svg(figure, slug, title, f"TTD and mean JCT. {said}. {least}")
+
+
+def least_bound_h(group: ComparableRuns, name: str) -> float:
+    """Return the least of the rows' own bounds of `mean_jct` or `ttd`, in hours; else 0.
+
+    Rows may have jobs of their own, as those of an adoption study, or copies: a bound of one is
+    none of the others. None holds where time limits have ended jobs.
+    """
+    found = []
+    for entry in group.done:
+        ratios = [record.get(f"{name}_over_bound") for record in entry.records]
+        if not all(ratios):
+            return 0.0
+        pairs = zip(entry.records, ratios, strict=True)
+        bounds_s = [record[f"{name}_s"] / ratio for record, ratio in pairs if ratio]
+        found.append(sum(bounds_s) / len(bounds_s) / HOUR_S)
+    return min(found, default=0.0)
 
 
 def utilisation(group: ComparableRuns, slug: str) -> str:

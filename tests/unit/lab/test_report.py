@@ -13,12 +13,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from studies import CLUSTER, a_cell, limited_jobs, some_jobs
 
 from hadar_slurm.lab.study.compare import Record, run_cell, scale_to_load
 from hadar_slurm.lab.study.experiment import ExperimentSettings
 from hadar_slurm.lab.study.heatmap import colour_of
-from hadar_slurm.lab.study.plots import STYLES
+from hadar_slurm.lab.study.plots import STYLES, least_bound_h, style
 from hadar_slurm.lab.study.report import Comparison, csv_text, json_text, page, write_all
 from hadar_slurm.lab.study.summary import Matrix, Note, groups, load_series
 from hadar_slurm.policies.registry import POLICY_NAMES
@@ -171,6 +173,44 @@ def _luminance(colour: str) -> float:
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_rows_of_one_policy_look_unlike() -> None:
+    """Shares of users, words and knowledge: a line of its own for each."""
+    names = [f"hadar ({share} % of users)" for share in (0, 10, 30, 50, 100)]
+    names += ["slurm:list", "slurm:list:open", "slurm:look", "hadar (sizes learned)"]
+    assert len({style(name) for name in names}) == len(names)
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.floats(1, 1e6), st.floats(1, 50)), min_size=1, max_size=3),
+        min_size=1,
+        max_size=6,
+    )
+)
+@settings(max_examples=200)
+def test_no_point_is_beyond_the_bound_that_is_drawn(
+    rows: list[list[tuple[float, float]]],
+) -> None:
+    """Whatever the rows' own bounds are: adopters, copies and seeds have unlike ones."""
+    found = groups(
+        [
+            {
+                "policy": f"p{number}",
+                "status": "done",
+                "mean_jct_s": bound_s * ratio,
+                "mean_jct_over_bound": ratio,
+            }
+            for number, runs in enumerate(rows)
+            for bound_s, ratio in runs
+        ]
+    )[0]
+    least_h = least_bound_h(found, "mean_jct")
+    assert least_h > 0
+    for runs in rows:
+        mean_h = sum(bound_s * ratio for bound_s, ratio in runs) / len(runs) / 3600.0
+        assert least_h <= mean_h * (1 + 1e-9)
 
 
 def test_a_matrix_of_a_note_is_drawn_and_told() -> None:
