@@ -212,6 +212,8 @@ class FakeSlurm:
         partitions: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.version = version
+        # On a machine one hadard may work for the cluster of a name.
+        self.name = "fake"
         self.spool = spool
         self.now_s = now_s
         self.uid = os.geteuid()

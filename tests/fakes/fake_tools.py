@@ -147,7 +147,8 @@ class Tools:
                 return 0, f"slurm-wlm {version}\n", ""
             case ["show", "config"]:
                 given = f"SlurmctldParameters = {self.slurm.parameters}\n"
-                return 0, f"{_CONFIG}{given}BOOT_TIME = {int(self.slurm.booted_s)}\n", ""
+                name = f"ClusterName = {self.slurm.name}\n"
+                return 0, f"{_CONFIG}{name}{given}BOOT_TIME = {int(self.slurm.booted_s)}\n", ""
             case ["-a", "show", "partition", "-o"]:
                 names = {name for node in self.slurm.nodes.values() for name in node.partitions}
                 limit = self.slurm.most_time
@@ -474,7 +475,6 @@ def _dependency(slurm: FakeSlurm, job: FakeJob) -> str:
 
 
 _CONFIG = """Configuration data as of 1800000000
-ClusterName             = fake
 SlurmctldHost[0]        = ctl(127.0.0.1)
 SlurmctldPort           = 6817
 """

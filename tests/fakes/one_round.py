@@ -7,6 +7,7 @@ more jobs than GPUs, so that starts are foreseen. A round of mode hold loads not
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -43,6 +44,7 @@ def one_round(directory: Path) -> None:
     (directory / "hadar.yaml").write_text(f"mode: steer\n{places}{files}")
     (directory / "conf").touch()
     slurm = FakeSlurm("v100:2,k80:2,p100:2", version=(24, 11, 5))
+    slurm.name = f"fake-{os.getpid()}"  # other tests may run at the same time
     for gpus in (1, 2) * 4:
         asked = Asked(per_node=(("", gpus),), max_nodes=1)
         slurm.submit(asked, comment=json.dumps({**JOB, "gpus": gpus}), limit_min=600)
