@@ -36,8 +36,12 @@ from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
 
 # Far above every expected duration, for heavily loaded machines.
 LIMIT_S = 120.0
-HADARD = (sys.executable, "-m", "hadar_slurm.daemon.main")
-HADAR_SBATCH = (sys.executable, "-m", "hadar_slurm.cli.sbatch")
+# Another installation's, to try another version (CONTRIBUTING.md); tests of what is within a module
+# then try this one.
+PYTHON = os.environ.get("HADAR_TEST_PYTHON", sys.executable)
+HADARD = (PYTHON, "-m", "hadar_slurm.daemon.main")
+HADAR_SBATCH = (PYTHON, "-m", "hadar_slurm.cli.sbatch")
+HADAR = (PYTHON, "-m", "hadar_slurm.cli.main")
 # Rounds and costs at the scale of jobs that last seconds.
 SETTINGS = {
     # The tests expect this policy's placements; the default may preempt a job for a shorter one.
@@ -158,7 +162,7 @@ class Site:
         """Return a daemon with its own files, not yet started."""
         directory = self.directory / name
         directory.mkdir()
-        self.daemons.append(Daemon(directory, self.environment, self.config(**changes)))
+        self.daemons.append(Daemon(directory, self.environment, self.config(**changes), PYTHON))
         return self.daemons[-1]
 
     def close(self) -> None:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import getpass
 import json
-import sys
 import time
 from typing import Any
 
 import pytest
 from builders import is_so, plan_of
-from integration.site import Site, eventually
+from integration.site import HADAR, Site, eventually
 from integration.test_forked import fork
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.journal.values import snapshot_of
 from hadar_slurm.state.learned_file import FILE_NAME as PROFILE
 from hadar_slurm.state.throughput_store import Profile
-
-HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
 
 
 def told(site: Site, *words: str) -> dict[str, Any]:

@@ -9,15 +9,12 @@ import pytest
 from integration.site import Site, eventually
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.core.snapshot import Round
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.processes import end
-from hadar_slurm.engine.loop import RoundRecord, run_round
-from hadar_slurm.policies.policy import Policy
-from hadar_slurm.policies.registry import make_policy
-from hadar_slurm.slurm.backend import SlurmBackend
 
 pytestmark = pytest.mark.slurm
+
+OFTEN = {"policy": "hadar", "round_seconds": 1}
 
 
 @pytest.fixture
@@ -29,38 +26,10 @@ def site(local_cluster: Callable[..., LocalCluster], tmp_path: Path) -> Iterator
         site.close()
 
 
-class Rounds:
-    """The rounds of one hadard in this process."""
-
-    def __init__(self, site: Site) -> None:
-        self.backend: SlurmBackend = site.backend()
-        self.policy: Policy = make_policy("hadar")
-        self.memory: object = None
-        self.done: list[RoundRecord] = []
-
-    def run(self) -> RoundRecord:
-        """Run a round, which must succeed once Slurm answers."""
-        at = Round(len(self.done), self.backend.now_s(), 2.0, memory=self.memory)
-        record = run_round(self.backend, self.policy, at, wake="test", clock=lambda: 0.0)
-        self.memory = record.plan.memory if record.plan else self.memory
-        self.done.append(record)
-        assert record.errors == ()
-        return record
-
-    def known(self) -> set[str]:
-        """Run a round and return the GPU types that it has seen."""
-        snapshot = self.run().snapshot
-        assert snapshot is not None
-        return set(snapshot.cluster.gpus_by_type)
-
-    def until_running(self, site: Site, job: JobId) -> None:
-        """Run rounds until a job runs; nodes may have to report to slurmctld first."""
-
-        def runs() -> bool:
-            self.run()
-            return site.state(job) == "RUNNING"
-
-        eventually(runs, lambda: site.told(job), 20)
+def known(site: Site) -> set[str]:
+    """Return the GPU types of the newest round's cluster."""
+    lines = [line for line in site.lines() if "nodes" in line]
+    return {name for node in lines[-1]["nodes"].values() for name in node["gpus"]}
 
 
 def configure(site: Site, *changes: tuple[str, str], without: str = "") -> None:
@@ -85,7 +54,6 @@ def configure(site: Site, *changes: tuple[str, str], without: str = "") -> None:
 
 def submit(site: Site, speeds: str, *words: str) -> JobId:
     """Submit a job of two GPUs that hadard places."""
-    site.vouch()
     return site.submit(
         f"--hadar-throughput={speeds}",
         "--hadar-gang=2",
@@ -97,25 +65,48 @@ def submit(site: Site, speeds: str, *words: str) -> JobId:
 
 def test_rounds_go_on_while_types_are_renamed_and_nodes_come_and_go(site: Site) -> None:
     """The job whose GPUs have another type now runs on; others are placed, on new nodes too."""
-    rounds = Rounds(site)
+    site.start(**OFTEN)
     first = submit(site, "v100=20,p100=10,k80=5")
-    rounds.until_running(site, first)
+    site.until_running(first)
     assert site.tree(first) == {"n1": {"v100": 2}}
 
     renamed = (("gpu:v100:4", "gpu:a100:4"), ("Type=v100", "Type=a100"))
     configure(site, *renamed, without="n3")
-    eventually(lambda: rounds.known() == {"a100", "p100"}, "the new type, and no n3", 20)
     second = submit(site, "p100=10", "--exclude=n1")
-    rounds.until_running(site, second)
+    site.until_running(second)
     assert site.tree(second) == {"n2": {"p100": 2}}
+    eventually(lambda: known(site) == {"a100", "p100"}, "the new type, and no n3", 20)
 
     configure(site)
-    eventually(lambda: rounds.known() == {"a100", "p100", "k80"}, "n3", 20)
     third = submit(site, "k80=5", "--exclude=n1,n2")
-    rounds.until_running(site, third)
+    site.until_running(third)
     assert site.tree(third) == {"n3": {"k80": 2}}
     assert {site.state(job) for job in (first, second)} == {"RUNNING"}
     assert site.queue()[first].restarts == 0
+
+
+def test_no_waiting_job_is_lost_with_a_node(site: Site) -> None:
+    """A job that requires a node is ended with it; one that excludes it, or all others, waits."""
+
+    def sleeps(*words: str) -> JobId:
+        return site.submit(*words, "--time=10", "--wrap=sleep 600", command=["sbatch"])
+
+    # Their ends are known, and so the next starts.
+    site.until_running(*(sleeps("-G4", "-N1") for _ in range(3)))
+    site.start(**OFTEN | {"mode": "steer"}, enrol="{partitions: [main]}")
+    asked = (("-G1",), ("--gres=gpu:2",), ("-N1", "-G3"), ("-a0-1", "-G1"))
+    jobs = [sleeps(*words) for words in asked]
+    jobs += [submit(site, speeds) for speeds in ("v100=9,p100=1", "k80=9")]
+    waiting = {key for key, row in site.queue().items() if row.state == "PENDING"}
+    eventually(lambda: waiting <= {*site.lines()[-1]["jobs"]}, lambda: site.told(*jobs))
+    site.until_rounds(2)
+    for gone in ("n1", "n2", "n3"):
+        configure(site, without=gone)
+        site.until_rounds(2)
+        lost = [row for key, row in site.queue().items() if key in waiting and not row.is_live]
+        assert lost == [], gone
+    configure(site)
+    site.until_running(jobs[0])
 
 
 def share_and_hide(site: Site) -> None:
@@ -141,9 +132,9 @@ def share_and_hide(site: Site) -> None:
 
 def test_gpus_that_are_shared_or_hidden_are_occupied(site: Site) -> None:
     """A job whose node gets other types below it runs on; nothing is placed on shared GPUs."""
-    rounds = Rounds(site)
+    site.start(**OFTEN)
     first = submit(site, "k80=5")
-    rounds.until_running(site, first)
+    site.until_running(first)
     share_and_hide(site)
     plain = ("--wrap=sleep 600",)
     shares = [
@@ -155,7 +146,7 @@ def test_gpus_that_are_shared_or_hidden_are_occupied(site: Site) -> None:
     eventually(lambda: site.state(hidden) == "CONFIGURING", lambda: site.told(hidden))
     second = submit(site, "v100=20,p100=10", "--hadar-gang=4")
     third = submit(site, "v100=20", "--hadar-gang=3")
-    rounds.until_running(site, third)
+    site.until_running(third)
     assert site.tree(third) == {"n1": {"v100": 3}}
     assert site.queue()[second].is_held
     assert site.state(first) == "RUNNING"

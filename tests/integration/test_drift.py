@@ -6,10 +6,9 @@ More cases are in test_neighbours, test_moves, test_daemon and test_races.
 from __future__ import annotations
 
 import os
-import sys
 
 import pytest
-from integration.site import Site, eventually
+from integration.site import HADAR, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.devcluster.processes import wait_until
@@ -23,7 +22,6 @@ V100_ONLY = {"v100": 20.0}
 # Every V100 of the cluster: a job with throughputs on V100s only then waits under a hold.
 ALL_V100 = {"n1": "gpu:4", "n2": "gpu:4", "n6": "gpu:v100:2"}
 LONG = 10**6  # steps of a job that outlasts its test
-HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
 
 
 def rest(site: Site, *options: str, checkpoint: str = "no") -> JobId:

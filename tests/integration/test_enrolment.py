@@ -6,12 +6,11 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from integration.site import OF_THE_SITE, Site, eventually
+from integration.site import HADAR, OF_THE_SITE, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.devcluster.cluster import LocalCluster
@@ -19,7 +18,6 @@ from hadar_slurm.devcluster.cluster import LocalCluster
 pytestmark = pytest.mark.slurm
 
 LUA = Path(__file__).resolve().parents[2] / "slurm_conf" / "job_submit.lua"
-HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
 SBATCH = ("sbatch",)
 ENROL = {"mode": "steer", "round_seconds": 1, "enrol": "{partitions: [main]}"}
 ASKED = ("--gpus=1", "--time=10")

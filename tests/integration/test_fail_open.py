@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from integration.site import LIMIT_S, REPORT, Site, eventually
+from integration.site import HADAR, HADARD, LIMIT_S, REPORT, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Allocation, Gang
@@ -41,7 +40,6 @@ V100_ONLY = {"v100": 20.0}
 # Every V100 of the cluster: a job with throughputs on V100s only then waits under a hold.
 ALL_V100 = {"n1": "gpu:4", "n2": "gpu:4", "n6": "gpu:v100:2"}
 LONG = 10**6  # steps of a job that outlasts its test
-HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
 N1 = Gang.of({("n1", "v100"): 2})
 
 
@@ -458,7 +456,7 @@ def test_a_full_disk_under_the_journal_stops_no_round(site: Site) -> None:
         log = site.directory / "full.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "hadar_slurm.daemon.main", "--config", path],
+                [*HADARD, "--config", path],
                 env=site.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=file,

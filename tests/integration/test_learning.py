@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-from integration.site import Site, eventually
+from integration.site import HADAR, Site, eventually
 
 pytestmark = pytest.mark.slurm
 
-HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
 HEADING = "JobID|User|JobName|Submit|Start|End|ElapsedRaw|AllocTRES|State|WorkDir|SubmitLine"
 NUMBER, ELAPSED_S, LIMIT_S = 30, 600, 36_000
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from integration.conftest import reset
-from integration.site import LIMIT_S, Gpu, Site, eventually
+from integration.site import HADAR, LIMIT_S, Gpu, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.devcluster.cluster import LocalCluster
@@ -39,7 +39,6 @@ EQUAL = {"v100": 20.0, "p100": 20.0, "k80": 20.0}
 V100_ONLY = {"v100": 20.0}
 LONG = 10**6  # steps of a job that outlasts its test
 MAIN_ONLY = {"mode": "observe", "partitions": "{main: hold}", "round_seconds": 1}
-HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
 # The description of a job that hadard would place if sbatch had submitted it.
 DESCRIPTION = encode(Description(steps=LONG, gpus=2, throughputs=V100_ONLY, checkpoint=True))
 

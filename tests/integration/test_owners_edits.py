@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from itertools import cycle
 
 import pytest
-from integration.site import Site, eventually
+from integration.site import HADAR, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
@@ -24,7 +23,6 @@ pytestmark = pytest.mark.slurm
 
 V100_ONLY = {"v100": 20.0}
 ALL_V100 = {"n1": "gpu:4", "n2": "gpu:4", "n6": "gpu:v100:2"}
-HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
 LONG = 10**6  # steps of a job that outlasts its test
 
 

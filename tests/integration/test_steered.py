@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import time
 
 import pytest
-from integration.site import Site, eventually
+from integration.site import HADAR, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.slurm.client.parse import excluded_nodes, nice_value
@@ -20,7 +19,6 @@ V100_ONLY = {"v100": 20.0}
 ALL_V100 = {"n1": "gpu:4", "n2": "gpu:4", "n6": "gpu:v100:2"}
 LONG = 10**6  # steps of a job that outlasts its test
 STEER = {"mode": "steer", "round_seconds": 1}
-HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
 
 
 def limits(site: Site, job: JobId) -> tuple[tuple[str, ...], tuple[str, ...], int | None]:

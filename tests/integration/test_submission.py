@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import signal
-import sys
 import time
 from dataclasses import replace
 
 import pytest
 from integration.invocations import Invocation
-from integration.site import HADAR_SBATCH, HADARD, Site, eventually
+from integration.site import HADAR, HADAR_SBATCH, HADARD, Site, eventually
 from integration.submissions import submit
 
 from hadar_slurm.core.cluster import JobId
@@ -92,7 +91,7 @@ def test_what_slurm_finds_impossible_later_is_let_go(site: Site) -> None:
     log = site.hadard.log.read_text()
     assert log.count(f"job {job} is left to Slurm: BadConstraints on all nodes tried") == 1
     config = str(site.hadard.directory / "hadar.yaml")
-    argv = [sys.executable, "-m", "hadar_slurm.cli.main", "explain", job, "--config", config]
+    argv = [*HADAR, "explain", job, "--config", config]
     slurm, hadard, owner = site.run(argv).stdout.splitlines()
     assert slurm.startswith("Slurm: PENDING BadConstraints: no node has the GPUs, cores, memory")
     assert hadard == f"job {job}: hadard ends its hold and leaves it to Slurm"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
 
 import pytest
-from integration.site import Site, eventually
+from integration.site import HADAR, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 
 pytestmark = pytest.mark.slurm
 
-HADAR = (sys.executable, "-m", "hadar_slurm.cli.main")
 # The site says which types are large, and the fastest type is too small.
 TYPES = "{v100: {memory_gb: 16}, p100: {memory_gb: 40}, k80: {memory_gb: 12}}"
 # GPU types by node: a program that needs 40 GB ends at once on all nodes but those with P100s.

@@ -209,6 +209,8 @@ class Daemon:
     directory: Path
     environment: Mapping[str, str]
     config: Mapping[str, object]
+    # The interpreter of the installation that is run.
+    python: str = sys.executable
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -231,7 +233,7 @@ class Daemon:
         path.write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "hadar_slurm.daemon.main", "--config", str(path)],
+                [self.python, "-m", "hadar_slurm.daemon.main", "--config", str(path)],
                 env=dict(self.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
