@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from integration.conftest import reset
-from integration.site import eventually
+from integration.site import Site, eventually
 
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.gang import Gang
@@ -33,6 +34,8 @@ from hadar_slurm.slurm.client.updates import (
 pytestmark = pytest.mark.slurm
 
 NAMES = ("compute-0-0", "compute-0-1", "compute-1-0", "r1n1", "r2n1", "queue-dy-c1-9")
+# A number in the middle, none, upper case, the same number twice, more digits than a number has.
+ODD = ("gpu01x1", "gpu02x1", "gpu-node", "GPU-A", "c1", "c01", "n00000000000000000012", "a1b2c3")
 NUMBERED = [*NAMES, "queue-dy-c1-10", "sh03-12n01", "n08", "n09", "n10", "n8", "n9", "n098", "n099"]
 DESCRIPTION = encode(Description(steps=1, gpus=1, throughputs={"v100": 1.0}))
 # What makes 22.05's commands warn at each start, in slurm.conf.
@@ -40,13 +43,28 @@ WARNS = {
     "ControlMachine": ("", "\nControlMachine=localhost\n"),
     "sockets": (" CPUs=16 ", " CPUs=17 "),
     "MemSpecLimit": ("RealMemory=8000 ", "RealMemory=8000 MemSpecLimit=9000 "),
+    "BackupController": ("", "\nBackupController=x\nControlAddr=127.0.0.1\n"),
 }
+# What makes sbatch alone warn, and print more than the number of the job.
+SAYS = "\nGresTypes=gpu,gpu\nPlugStackConfig={0}/plugstack.conf\nCliFilterPlugins=lua\n"
+FILTER = """
+function slurm_cli_setup_defaults(options, early) return slurm.SUCCESS end
+function slurm_cli_pre_submit(options, offset)
+    print("Welcome, job 17 of today")
+    slurm.log_info("a module is deprecated")
+    return slurm.SUCCESS
+end
+function slurm_cli_post_submit(offset, job, step)
+    print("See https://docs.example/jobs/1 for help")
+    return slurm.SUCCESS
+end
+"""
 
 
 @pytest.fixture(scope="module")
 def numbered_cluster(new_directory: Callable[[], Path]) -> Iterator[LocalCluster]:
     """Start a cluster whose nodes have names with several numbers."""
-    shapes = [NodeShape(name, {"v100": 2}) for name in NAMES]
+    shapes = [NodeShape(name, {"v100": 2}) for name in (*NAMES, *ODD)]
     with LocalCluster.up(new_directory(), shapes) as cluster:
         yield cluster
 
@@ -64,14 +82,20 @@ def sbatch(cluster: LocalCluster, *options: str) -> JobId:
     return JobId(cluster.runner().run(argv).strip())
 
 
-def noisy(cluster: LocalCluster, name: str) -> CommandLine:
-    """Return an adapter whose commands read another slurm.conf than slurmctld, and warn."""
+def noisy_conf(cluster: LocalCluster, name: str) -> Path:
+    """Return another slurm.conf than slurmctld reads, with which commands warn."""
     text = cluster.slurm_conf.read_text()
     old, new = WARNS[name]
     changed = text.replace(old, new) if old else text + new
     assert changed != text
     conf = cluster.directory / f"{name}.conf"
     conf.write_text(changed)
+    return conf
+
+
+def noisy(cluster: LocalCluster, name: str) -> CommandLine:
+    """Return an adapter whose commands warn."""
+    conf = noisy_conf(cluster, name)
     return CommandLine(replace(cluster.runner(), slurm_conf=conf, environment={}))
 
 
@@ -100,8 +124,38 @@ def test_what_the_commands_always_say_refuses_no_change(cluster: LocalCluster, n
     assert isinstance(five, SlurmRefused)
     eventually(lambda: slurm.queue()[first].state == "RUNNING", lambda: str(slurm.queue()[first]))
     assert slurm.read().gangs == {first: Gang.of({("r1n1", "v100"): 1})}
-    assert {row.node.name for row in slurm.nodes()} == set(NAMES)
+    assert {row.node.name for row in slurm.nodes()} == {*NAMES, *ODD}
     assert slurm.partitions().names == ("main",)
+
+
+@pytest.mark.parametrize("name", ["", "sockets", "BackupController"])
+def test_hadard_starts_jobs_whatever_the_commands_say(
+    cluster: LocalCluster, tmp_path: Path, name: str
+) -> None:
+    """Gangs on nodes of all kinds of names, of which each needs several changes."""
+    conf = noisy_conf(cluster, name) if name else cluster.directory / "own.conf"
+    if not name:
+        conf.write_text(cluster.slurm_conf.read_text())
+    cluster_conf = conf.read_text().replace("GresTypes=gpu\n", "") + SAYS.format(cluster.directory)
+    conf.write_text(cluster_conf)
+    (cluster.directory / "plugstack.conf").write_text("optional /nowhere/none.so\n")
+    (cluster.directory / "cli_filter.lua").write_text(FILTER)
+    site = Site(cluster, tmp_path)
+    site.environment["SLURM_CONF"] = str(conf)
+    try:
+        site.start(slurm_conf=conf, round_seconds=1)
+        words = ("--hadar-throughput=v100=20", "--hadar-steps=1000000", "--hadar-checkpoint=no")
+        gangs = ("1x14", "1x4", "1x4", "1")
+        done = [
+            site.hadar_sbatch(*words, f"--hadar-gang={gang}", "--wrap=sleep 600") for gang in gangs
+        ]
+        numbers = [re.search(r"^Submitted batch job (\d+)$", each.stdout, re.M) for each in done]
+        jobs = [JobId(found[1]) for found in numbers if found]
+        assert len(jobs) == len(gangs)
+        site.until_running(*jobs)
+        assert all(site.tree(job) == site.planned(job) for job in jobs)
+    finally:
+        site.close()
 
 
 def test_an_operators_own_defaults_of_squeue_hide_no_job(
