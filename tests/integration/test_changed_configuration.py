@@ -11,6 +11,7 @@ from integration.site import Site, eventually
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.processes import end
+from hadar_slurm.slurm.client.parse import excluded_nodes
 
 pytestmark = pytest.mark.slurm
 
@@ -151,3 +152,27 @@ def test_gpus_that_are_shared_or_hidden_are_occupied(site: Site) -> None:
     assert site.queue()[second].is_held
     assert site.state(first) == "RUNNING"
     assert site.queue()[first].restarts == 0
+
+
+def test_no_narrowing_makes_a_slice_more_likely(site: Site) -> None:
+    """A plain job that is kept off any node is kept off the one with slices beside A100s."""
+    gpu, slices = site.cluster.directory / "gpu", "a100_1g.5gb"
+    configure(
+        site,
+        ("gpu:k80:4", f"gpu:a100:2,gpu:{slices}:2"),
+        (
+            f"Type=k80 File={gpu}/n3-k80-[0-3]",
+            f"Type=a100 File={gpu}/n3-k80-[0-1]\n"
+            f"NodeName=n3 Name=gpu Type={slices} File={gpu}/n3-k80-[2-3]",
+        ),
+    )
+    site.occupy(n1="gpu:4", n2="gpu:4", n3="gpu:4")
+    site.start(**OFTEN | {"mode": "steer"}, enrol="{partitions: [main]}")
+    plain = ("-t10", "--wrap=sleep 600")
+    jobs = [site.submit(gpus, *plain, command=["sbatch"]) for gpus in ("-G1", "-G2")]
+    site.until_rounds(4)
+    assert {*jobs} <= {*site.lines()[-1]["jobs"]}
+    for job in jobs:
+        excluded = excluded_nodes(site.details()[job])
+        assert not excluded or "n3" in excluded
+        assert "n3" not in site.queue()[job].requested_nodes
