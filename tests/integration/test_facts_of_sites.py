@@ -65,7 +65,7 @@ def rest(site: Site, *options: str, gpus: int = 4, steps: int = LONG) -> JobId:
     return site.train(V100_ONLY, *options, steps=steps, gpus=gpus, script=script, held=True)
 
 
-@pytest.mark.parametrize("words", [(), ("--array=3",), ("-N1", "--mem=100")], ids=str)
+@pytest.mark.parametrize("words", [(), ("--array=3",)], ids=str)
 def test_a_job_that_starts_before_its_change_is_not_resized(
     site: Site, words: tuple[str, ...]
 ) -> None:
