@@ -199,9 +199,14 @@ class Watched:
         return self.real.name
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
-        """Return the plan, and log how it compares with that of a newly started daemon."""
+        """Return the plan, and log how it compares with that of a newly started daemon.
+
+        If Slurm gives no answer to what a new daemon would ask, it is not compared.
+        """
         saboteur = self.seen.saboteur
-        fresh = self._seen_anew(snapshot)
+        fresh = None
+        with suppress(SlurmError):  # the policy itself asks Slurm nothing
+            fresh = self._seen_anew(snapshot)
         # hadard writes the ledger only once it has a plan.
         is_same_ledger = self.seen.ledger_mark() == self.seen.ledger_seen
         stood_s = time.monotonic() - self.seen.looked_s
@@ -210,8 +215,9 @@ class Watched:
             saboteur.control.fire(step="plan", do="hang")
             time.sleep(order.lasts_s)
         plan = saboteur.around("plan", lambda: self.real.plan(snapshot, round_))
-        told = self._compared(snapshot, fresh, round_, plan)
-        saboteur.control.note("plans", stood_s=stood_s, is_same_ledger=is_same_ledger, **told)
+        if fresh is not None:
+            told = self._compared(snapshot, fresh, round_, plan)
+            saboteur.control.note("plans", stood_s=stood_s, is_same_ledger=is_same_ledger, **told)
         saboteur.control.tell_plan()
         return plan
 

@@ -197,6 +197,10 @@ class Owners:
         # Until the ledger has a claim, only the comment marks the hold of a new job as hadard's.
         known = self.injector.world.ledger()
         if target := self.target(case, lambda job: not job.is_held or job.key in known):
+            # hadar-sbatch may hold a job after its submission, and after the last sample.
+            shown = self._shown(target[0].key)
+            if target[0].key not in known and (shown is None or shown.is_held):
+                return self.injector.skip(case, "its hold is marked by its comment alone")
             texts = ("", "mine now", '{"hadar":1', '{"hadar":1,"steps":"many"}', "{}")
             text = texts[int(case.fault.share * len(texts))]
             case.done += f" to {text!r}"
