@@ -31,7 +31,7 @@ def speeds_note(speeds: Sequence[TypeSpeed], trace: str = "") -> Note | None:
         for each in speeds
     )
     heading = f"{name}speed of GPU types relative to {speeds[0].relative_to}"
-    return Note(heading, (_WORDS,), (_HEAD, *rows))
+    return Note(heading, (_WORDS,), (_HEAD, *rows), is_folded=True)
 
 
 def speeds_tree(by_trace: Mapping[str, Sequence[TypeSpeed]]) -> list[dict[str, object]]:

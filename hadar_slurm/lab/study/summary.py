@@ -297,6 +297,8 @@ class Note:
     table: tuple[tuple[str, ...], ...] = ()
     # Drawn above the table.
     matrix: Matrix | None = None
+    # Whether its table is long, and for those who ask: folded on the page, cut in a terminal.
+    is_folded: bool = False
 
 
 def killed_notes(groups: Sequence[ComparableRuns]) -> list[Note]:

@@ -32,6 +32,8 @@ _FEW = (
     "mean_ftf", "utilization", "killed", "killed_share", "moves", "decision_ms_p50",
 )  # fmt: skip
 _READABLE = 100
+# Of a folded table, in a terminal.
+_MOST_ROWS = 12
 # Exit status after Ctrl-C, as in shells.
 _STOPPED = 130
 
@@ -128,9 +130,12 @@ def show_notes(notes: Sequence[Note], console: Console) -> None:
             table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
             for number, text in enumerate(head):
                 table.add_column(text, justify="right" if number else "left")
-            for row in rows:
+            shown = rows[:_MOST_ROWS] if note.is_folded else rows
+            for row in shown:
                 table.add_row(*row)
             console.print(table)
+            if len(rows) > len(shown):
+                console.print(f"and {len(rows) - len(shown)} more rows, which the report has")
 
 
 def _group_table(group: ComparableRuns, *, has_room: bool) -> Table:

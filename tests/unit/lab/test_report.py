@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from studies import CLUSTER, a_cell, limited_jobs, some_jobs
 
 from hadar_slurm.lab.study.compare import Record, run_cell, scale_to_load
@@ -23,6 +24,7 @@ from hadar_slurm.lab.study.heatmap import colour_of
 from hadar_slurm.lab.study.plots import STYLES, least_bound_h, style
 from hadar_slurm.lab.study.report import Comparison, csv_text, json_text, page, write_all
 from hadar_slurm.lab.study.summary import Matrix, Note, groups, load_series
+from hadar_slurm.lab.study.tables import show_notes
 from hadar_slurm.policies.registry import POLICY_NAMES
 
 PAPER, NIGHT = "#ffffff", "#15181d"
@@ -173,6 +175,18 @@ def _luminance(colour: str) -> float:
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_a_long_table_is_folded_and_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = tuple((f"type {n}", "1") for n in range(20))
+    note = Note("Speeds", ("Words.",), (("a", "b"), *rows), is_folded=True)
+    text = page(replace(a_comparison(), notes=[note]))
+    assert "<details><summary>20 rows</summary>" in " ".join(text.split()).replace("> <", "><")
+    show_notes([note], Console(width=80))
+    printed = capsys.readouterr().out
+    assert "type 11" in printed
+    assert "type 12" not in printed
+    assert "and 8 more rows, which the report has" in printed
 
 
 def test_rows_of_one_policy_look_unlike() -> None:
