@@ -255,6 +255,7 @@ def _drawn(
                 seed=seed,
                 speeds=found.speeds,
                 held=found.held,
+                jcts_s=found.jcts_s,
                 history=tuple(read_history(choices.history, reading, seed or 0)),
             )
             yield from with_limits(jobs, reading.cluster, choices.limits, choices.seeds)

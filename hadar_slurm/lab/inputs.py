@@ -149,6 +149,8 @@ class ReadJobs(NamedTuple):
     speeds: tuple[TypeSpeed, ...] = ()
     # The GPU types that each job held, in lower case; empty where that is not known.
     held: Mapping[JobId, frozenset[str]] = {}
+    # The completion times that were recorded, in seconds; empty where these are not known.
+    jcts_s: Mapping[JobId, float] = {}
 
 
 def read_workload(
@@ -179,7 +181,8 @@ def read_workload(
     for rules in reading.rules:
         trace = _fitting(trace, reading, rules)
     notes = [f"{text}: {part}" for part in (*trace.skipped, *trace.notes)]
-    return ReadJobs(_with_costs(trace.jobs, reading.costs), notes, trace.speeds, trace.held)
+    specs = _with_costs(trace.jobs, reading.costs)
+    return ReadJobs(specs, notes, trace.speeds, held=trace.held, jcts_s=trace.jcts_s)
 
 
 def _fitting(trace: Trace, reading: TraceOptions, rules: GangRules) -> Trace:

@@ -76,6 +76,8 @@ class StudyWorkload:
     speeds: tuple[TypeSpeed, ...] = ()
     # The GPU types that each job held, in lower case; empty where that is not known.
     held: Mapping[JobId, frozenset[str]] = field(default_factory=dict)
+    # The completion times that were recorded, in seconds; empty where these are not known.
+    jcts_s: Mapping[JobId, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,12 +295,27 @@ def _figures(cell: Cell, result: Result, limits: Bounds) -> Record:
         **{f"bound_{name}": value for name, value in asdict(limits).items()},
         **_over_bounds(cell, result, limits),
         "jcts_s": [round(jct.jct_s, 3) for jct in ended],
+        **_recorded(cell.workload, result),
         "killed_jobs": [number for number, jct in enumerate(ended) if jct.is_killed],
         "users": [spec.user for spec in specs],
         **({} if cell.adoption is None else {"adopters": sorted(cell.adopters)}),
         "gpu_hours": [_gpu_hours(spec, cell.cluster) for spec in specs],
         "occupancy": occupancy.to_tree(drawn) if drawn else None,
     }
+
+
+def _recorded(jobs: StudyWorkload, result: Result) -> Record:
+    """Return the mean JCT that was recorded, and that of the same jobs here; nothing if unlike.
+
+    Where arrivals are scaled to a load, the recorded times are those of other arrivals.
+    """
+    pairs = [
+        (jobs.jcts_s[done.job_id], done.jct_s) for done in result.jcts if done.job_id in jobs.jcts_s
+    ]
+    if not pairs or jobs.load is not None:
+        return {}
+    was_s, is_s = (sum(times_s) / len(pairs) for times_s in zip(*pairs, strict=True))
+    return {"recorded": {"jobs": len(pairs), "mean_jct_s": was_s, "simulated_jct_s": is_s}}
 
 
 def _gpu_hours(spec: JobSpec, cluster: Cluster) -> float:

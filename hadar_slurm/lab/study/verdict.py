@@ -9,15 +9,23 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from math import log
 from typing import NamedTuple
 
 from hadar_slurm.lab.study.compare import Record
 from hadar_slurm.lab.study.experiment import ORACLE, SPEEDS
-from hadar_slurm.lab.study.summary import ComparableRuns
+from hadar_slurm.lab.study.summary import HOUR_S, ComparableRuns
 
 _ABSENT = (
     "No plain Slurm is among the policies, so that nothing is said of a gain: add slurm and "
     "slurm:list:open to --policy."
+)
+# Relative error of plain Slurm's mean JCT beyond which nothing is said of a gain.
+FAR, _LEAST_JOBS = 0.15, 10
+_CANNOT = (
+    " That is too far to state a gain: Slurm was set up otherwise than assumed, users chose their "
+    "types otherwise, or jobs waited for what is not in the history (other jobs, limits, nodes "
+    "down). docs/policies.md has the words that describe a site's Slurm."
 )
 _ONE_RUN = "It is one run, in which single jobs decide: differences of a tenth may be chance."
 
@@ -38,14 +46,41 @@ class _Pair(NamedTuple):
 
 
 def verdict(found: Sequence[ComparableRuns]) -> tuple[str, ...]:
-    """Return the sentences for whoever decides; none where hadar is not among the policies."""
+    """Return the sentences for whoever decides; none without hadar and a recorded history."""
     ours = dict.fromkeys(
         entry.policy for group in found for entry in group.done if _is(entry.policy, "hadar")
     )
-    if not ours or any(entry.records[0].get("adopted") for g in found for entry in g.done):
+    if any(entry.records[0].get("adopted") for group in found for entry in group.done):
         return ()
-    said = [text for policy in ours for text in _of(policy, found)]
-    return tuple(said) or (_ABSENT,)
+    happened, may_judge = _happened(found)
+    said = [text for policy in ours for text in _of(policy, found)] if may_judge else []
+    return (*happened, *said) or ((_ABSENT,) if ours else ())
+
+
+def _happened(found: Sequence[ComparableRuns]) -> tuple[list[str], bool]:
+    """Return what was recorded beside the nearest plain Slurm, and whether a gain may be stated."""
+    said, may_judge = [], True
+    for group in found:
+        plain = [(e.policy, r) for e in group.done if _is(e.policy, "slurm") for r in e.records]
+        known = [(r["recorded"], name) for name, r in plain if "recorded" in r]
+        known = [each for each in known if each[0]["jobs"] >= _LEAST_JOBS]
+        if not known:
+            continue
+        nearest, policy = min(known, key=lambda pair: abs(log(_ratio(pair[0]))))
+        error = _ratio(nearest) - 1.0
+        text = (
+            f"{group.labels['trace']}: what happened is a mean completion time of "
+            f"{nearest['mean_jct_s'] / HOUR_S:.2f} h ({nearest['jobs']:,} jobs); the nearest plain "
+            f"Slurm ({policy.partition(' ')[0]}) has {nearest['simulated_jct_s'] / HOUR_S:.2f} h, "
+            f"{abs(error):.0%} {'more' if error > 0 else 'less'}."
+        )
+        said.append(text + _CANNOT * (abs(error) > FAR))
+        may_judge &= abs(error) <= FAR
+    return said, may_judge
+
+
+def _ratio(recorded: Record) -> float:
+    return max(float(recorded["simulated_jct_s"]), 1.0) / max(float(recorded["mean_jct_s"]), 1.0)
 
 
 def _is(policy: str, name: str) -> bool:

@@ -39,6 +39,8 @@ class Trace:
     speeds: tuple[TypeSpeed, ...] = ()
     # The GPU types that each job held, in lower case; empty for formats that do not say it.
     held: Mapping[JobId, frozenset[str]] = field(default_factory=dict)
+    # The completion times that were recorded, in seconds; empty for formats that do not say it.
+    jcts_s: Mapping[JobId, float] = field(default_factory=dict)
 
     def first(self, number: int | None) -> Trace:
         """Return the trace with the first `number` jobs only; None keeps all."""

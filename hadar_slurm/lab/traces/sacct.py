@@ -36,7 +36,7 @@ from hadar_slurm.lab.traces.fields import (
     shown,
 )
 from hadar_slurm.lab.traces.limits import have_limits
-from hadar_slurm.lab.traces.model import Tally, Trace, by_arrival
+from hadar_slurm.lab.traces.model import Skipped, Tally, Trace, by_arrival
 from hadar_slurm.lab.traces.speeds import SpeedTable
 from hadar_slurm.submit.options import split_options
 
@@ -75,6 +75,7 @@ def read_sacct(
     jobs: list[JobSpec] = []
     places: dict[JobId, str] = {}
     held: dict[JobId, frozenset[str]] = {}
+    started_s: dict[JobId, int | None] = {}
     left_out, counts = Tally(), Counter[str]()
     gpu_types: set[str] = set()
     for place, record in records_of(lines, origin, left_out):
@@ -88,14 +89,10 @@ def read_sacct(
         held[job_id] = frozenset(speeds.here(gpu_type) for gpu_type in gpus)
         job = _job(job_id, record, gpus, place, speeds, restart_cost_s)
         jobs.append(replace(job, limit_s=_limit_s(record, place)))
+        started_s[job_id] = parse_time(record.get("start", "").strip())
         counts.update(_assumptions(record, gpus, job_id))
     skipped = left_out.skipped()
-    if not jobs:
-        reasons = "".join(f"; {part}" for part in skipped)
-        raise TraceError(
-            f"{origin}: no job in it that held GPUs{reasons}; does AccountingStorageTRES in "
-            "slurm.conf name gres/gpu?"
-        )
+    _check_any(jobs, skipped, origin)
     if have_limits(jobs):
         counts["unlimited"] = sum(job.limit_s == math.inf for job in jobs)
     notes = _notes(counts, jobs, gpu_types - {""}, speeds)
@@ -108,7 +105,27 @@ def read_sacct(
         notes=notes,
         speeds=assumed,
         held=held,
+        jcts_s=_jcts_s(jobs, started_s),
     )
+
+
+def _check_any(jobs: Sequence[JobSpec], skipped: Sequence[Skipped], origin: str) -> None:
+    if not jobs:
+        reasons = "".join(f"; {part}" for part in skipped)
+        raise TraceError(
+            f"{origin}: no job in it that held GPUs{reasons}; does AccountingStorageTRES in "
+            "slurm.conf name gres/gpu?"
+        )
+
+
+def _jcts_s(jobs: Iterable[JobSpec], started_s: Mapping[JobId, int | None]) -> dict[JobId, float]:
+    """Return the completion times of jobs whose start is known; each trains a step a second."""
+    found = ((job, started_s[job.job_id]) for job in jobs)
+    return {
+        job.job_id: start_s - job.submitted_s + job.total_steps
+        for job, start_s in found
+        if start_s is not None and start_s >= job.submitted_s
+    }
 
 
 def records_of(lines: Iterable[str], origin: str, left_out: Tally) -> Iterator[tuple[str, Record]]:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders import a_cluster
+from histories import HEADING, MODERN, modern_history
 
+from hadar_slurm.lab.inputs import read_table
+from hadar_slurm.lab.study.compare import Cell, StudyWorkload, run_cell
+from hadar_slurm.lab.study.experiment import run_experiment
 from hadar_slurm.lab.study.summary import groups
 from hadar_slurm.lab.study.verdict import verdict
+from hadar_slurm.lab.traces.load import parse_trace
+from hadar_slurm.policies.registry import make_policy
+
+CLUSTER = a_cluster(",".join(f"4x{name},4x{name}" for name in MODERN))
 
 
 def a_run(policy: str, jct_s: float, **more: Any) -> dict[str, Any]:
@@ -53,6 +63,28 @@ def test_the_first_day_is_not_called_the_best_case() -> None:
     assert "best case" not in text
 
 
+def recorded(simulated_s: float) -> dict[str, Any]:
+    return {"jobs": 40, "mean_jct_s": 36_000.0, "simulated_jct_s": simulated_s}
+
+
+def test_what_happened_comes_first_and_a_gain_only_if_plain_slurm_is_near() -> None:
+    """The nearest plain Slurm within 15 %; the gain is over the strongest all the same."""
+    near = [
+        a_run("slurm", 300.0, recorded=recorded(38_000.0)),
+        a_run("slurm:list:open", 100.0, recorded=recorded(20_000.0)),
+        a_run("hadar", 80.0, recorded=recorded(15_000.0)),
+    ]
+    first, second, *_ = said(*near).splitlines()
+    assert first == (
+        "t: what happened is a mean completion time of 10.00 h (40 jobs); the nearest plain Slurm "
+        "(slurm) has 10.56 h, 6% more."
+    )
+    assert "20% shorter than under the strongest plain Slurm (slurm:list:open)" in second
+    far = said(*near[1:])
+    assert "44% less. That is too far to state a gain: Slurm was set up otherwise" in far
+    assert "shorter" not in far
+
+
 @pytest.mark.parametrize(
     ("records", "expected"),
     [
@@ -67,3 +99,39 @@ def test_without_an_opponent_nothing_is_said_of_a_gain(
 ) -> None:
     assert said(*records).startswith(expected)
     assert bool(said(*records)) is bool(expected)
+
+
+def history_of(policy: str, *, late_s: float = 0.0) -> str:
+    """Return the history of a Slurm as a policy simulates it; with `late_s` all begin later."""
+    text = modern_history(90, users=5, gap_s=200.0)
+    jobs = parse_trace(text, "modern", read_table(None), CLUSTER).jobs
+    jobs = tuple(replace(job, limit_s=job.limit_s * 4) for job in jobs)
+    result = run_experiment(jobs, CLUSTER, make_policy(policy))
+    by_id = {job.job_id: job for job in jobs}
+    lines = [HEADING]
+    for ran in result.segments:
+        job, (gpu_type, *_) = by_id[ran.job_id], ran.gang.gpus_by_type
+        start_s, nodes = ran.start_s + late_s, len(ran.gang.gpus_by_node)
+        lines.append(
+            f"{job.job_id}|{job.user}|{job.submitted_s:.0f}|{start_s:.0f}|"
+            f"{round(ran.end_s - ran.start_s)}|{job.limit_s / 60:.0f}|gres/gpu={job.num_gpus},"
+            f"gres/gpu:{gpu_type}={job.num_gpus},node={nodes}|gres/gpu={job.num_gpus}|COMPLETED"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def judged(text: str, *policies: str) -> str:
+    trace = parse_trace(text, "made", read_table(None), CLUSTER)
+    jobs = StudyWorkload(name="made", specs=trace.jobs, jcts_s=trace.jcts_s)
+    cell = Cell(workload=jobs, cluster=CLUSTER, cluster_name="modern", policy="hadar")
+    return "\n".join(verdict(groups([run_cell(replace(cell, policy=name)) for name in policies])))
+
+
+def test_a_history_of_a_slurm_is_near_that_slurm_alone() -> None:
+    """Within a tenth of itself; jobs that waited six hours more cannot be judged."""
+    near = judged(history_of("slurm:list"), "slurm:list")
+    assert "(90 jobs); the nearest plain Slurm (slurm:list) has" in near
+    assert "too far" not in near
+    assert int(near.rpartition("%")[0].rpartition(" ")[2]) <= 10
+    far = judged(history_of("slurm:list", late_s=6 * 3600.0), "slurm:list", "srsf")
+    assert "That is too far to state a gain" in far
