@@ -228,6 +228,21 @@ def test_who_has_used_less_comes_first() -> None:
     assert slurm(alike, "fairshare=no").keys() == {"2"}
 
 
+@pytest.mark.parametrize(("kind", "first"), [("tree", "3"), ("classic", "2")])
+def test_classic_factors_are_a_period_behind_for_running_jobs(kind: str, first: str) -> None:
+    """Slurm computes them before it adds what jobs have used that run; those of fair tree after."""
+
+    def by(user: str, job: Job) -> Job:
+        return replace(job, spec=replace(job.spec, user=user))
+
+    runs = by("ada", even("1", on="n1:V100:1", seconds=1000))
+    words = f"fairshare={kind}"
+    before = planned(a_snapshot("1xV100,2xV100", runs), words)
+    waits = [by("ada", even("2", 2)), by("ben", even("3", 2))]
+    snapshot = replace(a_snapshot("1xV100,2xV100", runs, *waits), now_s=310.0)
+    assert placed_by(planned(snapshot, words, memory=before.memory)).keys() == {"1", first}
+
+
 def test_usage_decays_and_counts_jobs_to_their_end() -> None:
     """A GPU for 100 s, then a half-life: 50 GPU-seconds are left."""
     job = even("1", on="n1:V100:1")

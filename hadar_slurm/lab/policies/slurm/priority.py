@@ -34,6 +34,8 @@ class Priorities:
     usage: Mapping[str, float] = field(default_factory=dict)
     # What jobs hold from `at_s` on.
     held: Mapping[JobId, Holding] = field(default_factory=dict)
+    # By running job, the GPU-seconds since priorities were last computed.
+    since: Mapping[JobId, float] = field(default_factory=dict)
     # The PriorityCalcPeriod, counted from time 0, in which the rest was computed.
     period: int = -1
     factors: Mapping[str, float] = field(default_factory=dict)
@@ -42,10 +44,17 @@ class Priorities:
     def at(self, snapshot: Snapshot, waiting: Iterable[Job], settings: SlurmSettings) -> Priorities:
         """Return them at the snapshot's time, with a priority for each waiting job."""
         now_s = snapshot.now_s
-        usage = self._used(snapshot, settings.half_life)
+        usage, since = self._used(snapshot, settings.half_life)
         period = int(now_s // settings.calc_period)
         is_due = period != self.period
-        factors = factors_of(usage, settings.fairshare) if is_due else self.factors
+        factors = self.factors
+        if is_due:
+            counted = usage
+            if settings.fairshare is FairShare.CLASSIC:
+                # Slurm computes these factors before it adds what running jobs have used since.
+                more = _by_user(since, self.held)
+                counted = {user: used - more.get(user, 0.0) for user, used in usage.items()}
+            factors, since = factors_of(counted, settings.fairshare), {}
         total = sum(snapshot.cluster.capacity.values())
 
         def priority(job: Job) -> float:
@@ -58,13 +67,16 @@ class Priorities:
 
         known = {} if is_due else self.by_job
         by_job = {j.job_id: known[j.job_id] if j.job_id in known else priority(j) for j in waiting}
-        return Priorities(now_s, usage, period=period, factors=factors, by_job=by_job)
+        return Priorities(now_s, usage, since=since, period=period, factors=factors, by_job=by_job)
 
-    def _used(self, snapshot: Snapshot, half_life: float) -> dict[str, float]:
-        """Return the usage now: decayed, and with what jobs have held since `at_s`."""
+    def _used(
+        self, snapshot: Snapshot, half_life: float
+    ) -> tuple[dict[str, float], dict[JobId, float]]:
+        """Return the usage now: decayed, and with what jobs have held; and `since` now."""
         now_s = snapshot.now_s
         fades = 0.5 ** ((now_s - self.at_s) / half_life) if half_life else 1.0
         usage = {user: used * fades for user, used in self.usage.items()}
+        since: dict[JobId, float] = {}
         for job in snapshot.others:
             usage.setdefault(job.spec.user, 0.0)
         ended = {end.job_id: end.end_s for end in snapshot.ended}
@@ -72,7 +84,16 @@ class Priorities:
             until_s = min(ended.get(job_id, now_s), now_s)
             more = max(0.0, until_s - self.at_s) * held.num_gpus
             usage[held.user] = usage.get(held.user, 0.0) + more
-        return usage
+            if job_id not in ended:
+                since[job_id] = self.since.get(job_id, 0.0) + more
+        return usage, since
+
+
+def _by_user(used: Mapping[JobId, float], held: Mapping[JobId, Holding]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for job_id, more in used.items():
+        found[held[job_id].user] = found.get(held[job_id].user, 0.0) + more
+    return found
 
 
 def factors_of(usage: Mapping[str, float], kind: FairShare) -> dict[str, float]:
