@@ -20,7 +20,7 @@ def main() -> None:
     """Run one command."""
     parser = argparse.ArgumentParser(description=sys.modules["slurm_fidelity"].__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    drawing = commands.add_parser("draw", help="draw the lists anew")
+    drawing = commands.add_parser("draw", help="draw the lists")
     drawing.add_argument("--data", type=Path, default=DATA, help="where the traces are")
     real = commands.add_parser("real", help="play lists on a local Slurm")
     real.add_argument("names", nargs="+", metavar="NAME")

@@ -79,10 +79,10 @@ class _Replay:
             rules=rules_for(self.policy),
             ended=ended,
         )  # fmt: skip
-        self._hold_what_runs(running)
         plan = self.policy.plan(snapshot, Round(0, snapshot.now_s, 1.0, memory=self.memory))
         self._remember(plan.memory)
         self.at_s = now_s
+        self.settle(known)
         back = {name: real for real, name in self.names.items()}
         waiting = {job.job_id for job in waits}
         return {
@@ -91,12 +91,18 @@ class _Replay:
             if given and job_id in waiting
         }
 
-    def _hold_what_runs(self, running: Iterable[Job]) -> None:
-        """Have the policy remember what really ran, and not what it would have started."""
-        if isinstance(self.memory, SlurmMemory):
-            held = {job.job_id: Holding(job.spec.user, job.spec.num_gpus) for job in running}
-            priorities = replace(self.memory.priorities, held=held)
-            self.memory = replace(self.memory, priorities=priorities, started_s={})
+    def settle(self, started: Iterable[int]) -> None:
+        """Have the policy remember what really runs now, and not what it would have started."""
+        if not isinstance(self.memory, SlurmMemory):
+            return
+        listed = {job.number: job for job in self.jobs.jobs}
+        held = {
+            self._id(number): Holding(listed[number].user, listed[number].gpus)
+            for number in started
+            if self.play.runs[number].end_s > self.at_s
+        }
+        priorities = replace(self.memory.priorities, held=held)
+        self.memory = replace(self.memory, priorities=priorities, started_s={})
 
     def _remember(self, memory: Any) -> None:
         """Keep the priorities of jobs that this pass did not see yet."""
@@ -127,10 +133,19 @@ class _Replay:
         return spec_of(job, self.jobs, job.seconds, submitted_s=submit_s, limit_s=limit_s)
 
     def _clock(self, time_s: float) -> float:
-        return time_s + self.play.first_period_s
+        return time_s + begins_s(self.jobs, self.play)
 
     def _id(self, number: int) -> JobId:
         return JobId(str(number + 1))
+
+
+def begins_s(jobs: JobList, play: Play) -> float:
+    """Return when a list begins for the policy, in seconds of the list.
+
+    Where priorities do not count, as Slurm's clock has it, to the half minute: by that it groups
+    the ends of jobs. Else after priorities were computed: both cannot be had.
+    """
+    return play.first_period_s or play.began_at % 30.0 * jobs.compression
 
 
 def agreement(jobs: JobList, play: Play) -> Agreement:
@@ -149,6 +164,7 @@ def agreement(jobs: JobList, play: Play) -> Agreement:
         ours = [starts for each in before[:2] for starts in each]
         alike += sum(any(each.get(n) == nodes for each in ours) for n, nodes in real.items())
         started |= real.keys()
+        replay.settle(started)
         decided += len(real) + sum(_too_early(n, started, before) for n in before[-1][0])
     return Agreement(decided, alike)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import cmath
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import mean
 
 from slurm_fidelity.compare import Difference, Figures, difference, figures, mean_difference
-from slurm_fidelity.from_states import Agreement, agreement
+from slurm_fidelity.from_states import Agreement, agreement, begins_s
 from slurm_fidelity.jobs import JobList, Play
 from slurm_fidelity.simulated import simulate
 
@@ -48,21 +49,37 @@ def judge(lists: Mapping[str, JobList], plays: Iterable[Play], policy: str = "")
 
 
 def _judged(jobs: JobList, slurm: str, real: Sequence[Play], policy: str) -> Judged:
-    # Where priorities do not count, any time will do.
-    begin_s = mean(play.first_period_s for play in real) or float(jobs.compression)
-    ours = [simulate(jobs, seed=seed, policy=policy, begin_s=begin_s) for seed in SEEDS]
+    played = [_simulated(jobs, play, policy) for play in real]
+    ours = [mine for each in played for mine in each]
+    off = [difference(jobs, m, play) for each, play in zip(played, real, strict=True) for m in each]
     pairs = list(combinations(real, 2))
     return Judged(
         jobs,
         slurm,
         tuple(figures(jobs, play) for play in real),
         tuple(figures(jobs, play) for play in ours),
-        mean_difference([difference(jobs, mine, play) for mine in ours for play in real]),
+        mean_difference(off),
         mean_difference([difference(jobs, b, a) for a, b in pairs]) if pairs else None,
         max(play.late_s for play in real),
         max(play.load for play in real),
         _alike([agreement(jobs, play) for play in real]),
     )
+
+
+def _simulated(jobs: JobList, play: Play, policy: str) -> list[Play]:
+    """Return simulations with the accidents of a real play: when Slurm looks at its queue."""
+    at = pass_at(jobs, play)
+    return [
+        simulate(jobs, seed=seed, policy=policy, begin_s=begins_s(jobs, play), pass_at=at)
+        for seed in SEEDS
+    ]
+
+
+def pass_at(jobs: JobList, play: Play) -> float:
+    """Return in which part of a real second Slurm looks at its queue, from the first starts."""
+    starts = sorted(run.start_s / jobs.compression for run in play.runs.values())
+    angles = [2j * math.pi * start for start in starts[: len(starts) // 3]]
+    return cmath.phase(sum(map(cmath.exp, angles))) / (2 * math.pi) % 1.0
 
 
 def _alike(found: Sequence[Agreement]) -> float:

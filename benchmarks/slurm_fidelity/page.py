@@ -39,15 +39,17 @@ _HOW = """\
   the slowest of the GPU types that they got, in time compressed 32 to 600 times. Priorities are
   multifactor with fair tree or classic fair share, computed again each minute, or first in, first
   out; `TRESBillingWeights` counts GPUs, nodes are weighted by type.
-* The simulator plays each list {seeds} times. Two things of compressed time are drawn for each: for
-  some tenths of a second GPUs are not used between two jobs, and Slurm looks at its queue once in a
-  second. Which of two jobs takes a node hangs on them, on a real Slurm as well: that is why two
-  real plays differ.
+* The simulator plays a list {seeds} times beside each real play. Two accidents of compressed time
+  are taken over from it: in which part of a second Slurm looks at its queue, which it does once in
+  a second, and when priorities were computed. A third is drawn: the tenths of a second between the
+  end of a job and the start of the next. Which of two jobs takes a node hangs on them.
 * *JCT* and *TTD* are the ratios of the simulated to the real mean completion time and to the real
   time from the first submission to the last end. *Order* is Kendall's tau of the starts. *Types* is
   the share of the jobs on the same GPU types. *Large* is the ratio of the mean waits of gangs of 8
   GPUs or more; `-` where they hardly wait. All are means over pairs of a simulated and a real play.
-* The rules were changed because of the lists that are marked *chosen on*; the others only judge.
+* The rules are those of Slurm's source. Where plays led to one, it was a list that is marked
+  *chosen on*; the others only judge. Of `killed`, `philly1` and `within` misses were looked at as
+  well, and the comparison was mended, not the policy.
 """
 
 _LIMITS = """\

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from hadar_slurm.core.cluster import Cluster, JobId, Node
 from hadar_slurm.core.job import JobSpec, Shape
+from hadar_slurm.core.plan import Plan
+from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment
+from hadar_slurm.policies.policy import Policy
 from hadar_slurm.policies.registry import make_policy
 from slurm_fidelity.jobs import JobList, ListedJob, Play, Run
 from slurm_fidelity.settings import policy_name
@@ -22,24 +26,29 @@ LAGS_S = (0.05, 0.25)
 _KILLS_S = (1.0, 31.0)
 
 
-def simulate(jobs: JobList, *, seed: int = 0, policy: str = "", begin_s: float = 0.0) -> Play:
+def simulate(
+    jobs: JobList, *, seed: int = 0, policy: str = "", begin_s: float = 0.0, pass_at: float = 0.5
+) -> Play:
     """Return what the simulator makes of a list.
 
     Each job holds its GPUs for some tenths of a real second more, in which Slurm sees its end and
     starts the next; drawn from the seed. The list begins `begin_s` seconds after priorities were
-    computed.
+    computed, and the queue is first looked at `pass_at` real seconds later, then once a second.
     """
     draw = random.Random(f"lags {seed}")
+    # The simulator's rounds, of a real second each, begin with the first job, if not at time 0.
+    begin_s = max(begin_s, 2.0 * jobs.compression)
     specs = [
         spec_of(job, jobs, lagged.seconds, submitted_s=lagged.submit_s, limit_s=limit_s)
         for job, lagged, limit_s in zip(
             jobs.jobs,
-            _later(jobs, draw, begin_s),
+            _later(jobs, draw, begin_s, pass_at),
             [_limit_s(job, jobs, draw) for job in jobs.jobs],
             strict=True,
         )
     ]
-    made = make_policy(policy or policy_name(jobs))
+    limits = {JobId(str(job.number + 1)): jobs.limit_s(job) for job in jobs.jobs}
+    made = _WithLimits(make_policy(policy or policy_name(jobs)), limits)
     settings = ExperimentSettings(round_s=float(jobs.compression))
     result = run_experiment(specs, cluster_of(jobs), made, settings)
     names = {f"n{i}": name for i, name in enumerate(jobs.node_types(), 1)}
@@ -55,6 +64,34 @@ def simulate(jobs: JobList, *, seed: int = 0, policy: str = "", begin_s: float =
             state="TIMEOUT" if done.is_killed else "COMPLETED",
         )
     return Play(jobs.name, "simulated", "", runs)
+
+
+@dataclass(frozen=True)
+class _WithLimits:
+    """A policy that sees the limits that users wrote, and not when Slurm ends jobs beyond them."""
+
+    policy: Policy
+    limits: Mapping[JobId, float]
+    keeps_limits: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return self.policy.name
+
+    @property
+    def splits_unevenly(self) -> bool:
+        return bool(getattr(self.policy, "splits_unevenly", False))
+
+    def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
+        jobs = [
+            replace(job, spec=replace(job.spec, limit_s=self.limits[job.job_id]))
+            for job in snapshot.jobs
+        ]
+        seen = Snapshot.of(
+            now_s=snapshot.now_s, cluster=snapshot.cluster, jobs=jobs,
+            occupied=dict(snapshot.occupied), rules=snapshot.rules, ended=snapshot.ended,
+        )  # fmt: skip
+        return self.policy.plan(seen, round_)
 
 
 def cluster_of(jobs: JobList) -> Cluster:
@@ -96,16 +133,14 @@ def spec_of(
     )
 
 
-def _later(jobs: JobList, draw: random.Random, begin_s: float) -> list[ListedJob]:
+def _later(jobs: JobList, draw: random.Random, begin_s: float, pass_at: float) -> list[ListedJob]:
     """Return the jobs as a real Slurm runs them, a little longer, from `begin_s` on."""
     later: list[ListedJob] = []
-    # Slurm looks at its queue once in a second, as the simulator does from the first arrival on:
-    # the first job comes early by a part of a second, so that the others come at any time in it.
-    early_s = draw.random() * jobs.compression
+    first_s = pass_at * jobs.compression
     for job in jobs.jobs:
         lag_s = draw.uniform(*LAGS_S) * jobs.compression
         seconds = {k: (a + lag_s, b + lag_s) for k, (a, b) in job.seconds.items()}
-        submit_s = max(0.0, job.submit_s + begin_s - (0.0 if later else early_s))
+        submit_s = begin_s + max(job.submit_s, first_s)
         later.append(replace(job, submit_s=submit_s, seconds=seconds))
     return later
 
