@@ -64,7 +64,9 @@ def compare(
     policy: Annotated[
         str | None,
         some_of(
-            ("all", *POLICY_NAMES), f"Comma-separated list of {', '.join(POLICY_NAMES)}; or all."
+            ("all", *POLICY_NAMES),
+            f"Comma-separated list of {', '.join(POLICY_NAMES)}; or all. Default: all; for "
+            "Slurm's history hadar and plain Slurm with several kinds of users.",
         ),
     ] = None,
     cluster: Annotated[str, typer.Option(help="GPUs by type, COUNTxTYPE,...")] = CLUSTER,
@@ -82,9 +84,13 @@ def compare(
         ),
     ] = ORACLE,
     sizes: Annotated[
-        str,
-        some_of(SIZES, f"What policies know of jobs' sizes, one or more of {', '.join(SIZES)}."),
-    ] = ORACLE,
+        str | None,
+        some_of(
+            SIZES,
+            f"What policies know of jobs' sizes, one or more of {', '.join(SIZES)}. Default: "
+            "oracle, for Slurm's history learned.",
+        ),
+    ] = None,
     limits: LimitsOption = "",
     time_on: TimeOnOption = False,
     history: HistoryOption = "",
@@ -101,7 +107,7 @@ def compare(
         typer.Option(
             help="Shares of the jobs, in percent, that can save and be migrated: 0,30,100; drawn "
             "from the workload's seed.",
-            show_default="all",
+            show_default="all, for Slurm's history 0",
         ),
     ] = None,
     round_seconds: Annotated[float, typer.Option(help="Seconds per round.")] = 360.0,

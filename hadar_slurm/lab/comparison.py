@@ -62,6 +62,9 @@ from hadar_slurm.policies.registry import DEFAULT_POLICY, POLICY_NAMES
 from hadar_slurm.sim.backend import GAVEL_RULES
 
 _GAVEL = "gavel"
+# Of Slurm's history: hadar, and users who leave all types open, in two forms, who leave out types
+# that are slow for them, and who look where they would end first.
+FIRST_DAY = (DEFAULT_POLICY, "slurm", "slurm:list", "slurm:list:open", "slurm:list:look")
 
 
 def choices_by(
@@ -113,7 +116,7 @@ class CompareOptions:
     leave_out_unfit: bool
     rules: str
     speeds: str
-    sizes: str
+    sizes: str | None
     limits: str
     time_on: bool
     history: str
@@ -186,7 +189,7 @@ def _check_scenario(scenario: Scenario, choices: Overrides) -> None:
     """Raise UsageError for options that the scenario does not take."""
     if choices.movable:
         raise UsageError("--movable: scenarios take none; give traces")
-    if choices.sizes != (ORACLE,) and not scenario.takes_lists:
+    if choices.sizes not in (None, (ORACLE,)) and not scenario.takes_lists:
         raise UsageError(f"--sizes: scenario {scenario.name} has sizes of its own")
     if choices.history:
         raise UsageError(f"--history: scenario {scenario.name} takes none")
@@ -202,15 +205,17 @@ def _cells_of(cell: Cell, choices: Overrides, options: CompareOptions) -> Iterat
     # Forking policies get jobs that may be forked.
     specs = forked(workload.specs, max_copies=max_copies, aggregation_s=averaging_s)
     copied = replace(workload, specs=tuple(specs))
+    is_first_day = _is_first_day(workload, choices)
+    usual = (LEARNED,) if is_first_day else (ORACLE,)
     for known, size in product(
-        choices_of("--speeds", options.speeds, SPEEDS), choices.sizes or (ORACLE,)
+        choices_of("--speeds", options.speeds, SPEEDS), choices.sizes or usual
     ):
         check_limits(size, workload.name, workload.specs, time_on=options.time_on)
         each = replace(cell, settings=replace(cell.settings, speeds=known, sizes=size))
         if choices.adoption:
             yield from adoption_cells(each, choices)
             continue
-        for policy in choices.policies or POLICY_NAMES:
+        for policy in choices.policies or (FIRST_DAY if is_first_day else POLICY_NAMES):
             yield replace(each, workload=copied if policy in FORKING else workload, policy=policy)
 
 
@@ -222,12 +227,17 @@ def _shares(option: str, text: str | None) -> tuple[float, ...]:
     return shares
 
 
-def with_sizes(choices: Overrides, sizes: str, limits: str, history: str) -> Overrides:
+def _is_first_day(workload: StudyWorkload, choices: Overrides) -> bool:
+    """Return whether a site's history is compared, which is on its first day with hadard."""
+    return bool(workload.held) and not choices.adoption
+
+
+def with_sizes(choices: Overrides, sizes: str | None, limits: str, history: str) -> Overrides:
     """Return the choices with the sources of sizes, limits of jobs without any, and a history."""
-    chosen, drawn = choices_of("--sizes", sizes, SIZES), parse_limits(limits)
-    if history and LEARNED not in chosen:
+    chosen = None if sizes is None else choices_of("--sizes", sizes, SIZES)
+    if history and LEARNED not in (chosen or ()):
         raise UsageError(f"--history {history}: it is not used; give --sizes learned")
-    return replace(choices, sizes=tuple(chosen), limits=drawn, history=history)
+    return replace(choices, sizes=chosen, limits=parse_limits(limits), history=history)
 
 
 def _say(console: Console, text: str) -> None:
@@ -268,7 +278,8 @@ def _workloads(
     for jobs, restart in product(drawn, dict.fromkeys(map(str.strip, restarts.split(",")))):
         costs = parse_restart_costs(restart)
         specs = [replace(s, restart_cost_s=costs.of(s.workload)) for s in jobs.specs]
-        for load, share in product(choices.loads or (None,), choices.movable or (None,)):
+        usual = (0.0,) if _is_first_day(jobs, choices) else (None,)
+        for load, share in product(choices.loads or (None,), choices.movable or usual):
             scaled = specs if load is None else scale_to_load(specs, nodes, load)
             if share is not None:
                 scaled = as_movable(scaled, share, seed=jobs.seed or 0)
