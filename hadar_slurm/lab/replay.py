@@ -26,7 +26,7 @@ from hadar_slurm.status.report import Past
 # Plain Slurm where users leave every type open, and where they leave out types that are slow for
 # them: the stronger counts.
 OPPONENTS = ("slurm", "slurm:list:open")
-# Relative error of the simulated mean JCT, and the least number of jobs to tell it.
+# Relative error of the simulated mean JCT, and the least number of jobs that show it.
 FAR, LEAST_JOBS = 0.15, 10
 
 _HOUR_S = 3600.0
@@ -123,7 +123,7 @@ def checked(result: Result, ends_s: Mapping[JobId, float]) -> Check:
 
 
 def print_replay(console: Console, replay: Replay) -> None:
-    """Print a table of the results, and the gain over plain Slurm where it can be told."""
+    """Print a table of the results, and the gain over plain Slurm where it is known."""
     table = Table("the same jobs, simulated", box=None, pad_edge=False)
     has_killed = any(result.killed for result in replay.results)
     for heading in ("mean JCT h", "p95 h", "TTD h", "moves", *["timed out"] * has_killed):

@@ -43,7 +43,7 @@ class Comparison:
     charted: int = 0
     # Further keys of the JSON.
     tree: Mapping[str, object] = field(default_factory=dict)
-    # The first sentences, for whoever decides.
+    # The first sentences, for people who decide.
     verdict: tuple[str, ...] = ()
 
 

@@ -107,7 +107,7 @@ def run_with_bars(
 def show(
     found: Sequence[ComparableRuns], notes: Sequence[Note], verdict: Sequence[str] = ()
 ) -> None:
-    """Print the sentences for whoever decides, a table for each group, and the notes."""
+    """Print the sentences for people who decide, a table for each group, and the notes."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=_FILES)

@@ -46,7 +46,7 @@ class _Pair(NamedTuple):
 
 
 def verdict(found: Sequence[ComparableRuns]) -> tuple[str, ...]:
-    """Return the sentences for whoever decides; none without hadar and a recorded history."""
+    """Return the sentences for people who decide; none without hadar and a recorded history."""
     ours = dict.fromkeys(
         entry.policy for group in found for entry in group.done if _is(entry.policy, "hadar")
     )

@@ -68,7 +68,7 @@ def recorded(simulated_s: float) -> dict[str, Any]:
 
 
 def test_what_happened_comes_first_and_a_gain_only_if_plain_slurm_is_near() -> None:
-    """The nearest plain Slurm within 15 %; the gain is over the strongest all the same."""
+    """The nearest plain Slurm within 15 %; the gain is still over the strongest."""
     near = [
         a_run("slurm", 300.0, recorded=recorded(38_000.0)),
         a_run("slurm:list:open", 100.0, recorded=recorded(20_000.0)),

@@ -650,7 +650,7 @@ def test_a_job_is_kept_off_types_on_which_it_would_not_end_in_time(tmp_path: Pat
 
 
 def test_a_job_keeps_late_types_where_no_other_can_hold_it(tmp_path: Path) -> None:
-    """It would end in time on V100s only, and there is one: it would wait for ever."""
+    """It would end in time on V100s only, and there is one: it would never start."""
     site = Site(tmp_path, "v100:1,k80:2")
     site.apply()
     site.slurm.reserved = {"n1", "n2"}

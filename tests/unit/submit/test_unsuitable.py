@@ -16,7 +16,7 @@ def late_on_k80(gpus: int) -> Description:
 
 
 def test_types_on_which_a_job_ends_too_late_do_not_suit_unless_only_they_can_hold_it() -> None:
-    """Else it would wait for ever."""
+    """Else it would never start."""
     estimator, cluster = Estimator(ThroughputTable("none", {}), {}), a_cluster("1xV100,2xK80")
     assert unsuitable(late_on_k80(1), estimator, cluster, None).nodes == ("n2",)
     assert not unsuitable(late_on_k80(2), estimator, cluster, None).nodes
