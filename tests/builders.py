@@ -341,3 +341,21 @@ def golden(name: str, text: str) -> str:
         path.write_text(text, encoding="utf-8")
     assert path.exists(), f"tests/golden/{name} is not there yet: run make golden"
     return path.read_text(encoding="utf-8")
+
+
+# 1 step/s on every GPU, so that a job of s steps on one GPU has a limit of s seconds.
+EVEN = some_rates(V100=1.0, K80=1.0)
+
+
+def even(job_id: str, gpus: int = 1, *, on: str = "", seconds: int = 100, ran_s: float = 0) -> Job:
+    """Return a job on one node, submitted in the order of its id, that runs for `seconds`."""
+    return a_job(
+        job_id,
+        gpus,
+        on=on,
+        steps=seconds * gpus,
+        service_gpu_s=ran_s * gpus,
+        throughputs=EVEN,
+        shapes=[Shape(1, gpus)],
+        submitted_s=float(job_id),
+    )

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from builders import ROUND, a_cluster, a_job, a_snapshot, placed_by, reasons_of, some_rates
+from builders import ROUND, a_cluster, a_job, a_snapshot, even, placed_by, reasons_of, some_rates
 
-from hadar_slurm.core.job import Job, Shape
+from hadar_slurm.core.job import Shape
 from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.lab.policies.slurm.policy import PlainSlurm
 from hadar_slurm.policies.fifo import YarnCapacity
 from hadar_slurm.policies.policy import Policy
 
-# 1 step/s on every GPU, so that a job of s steps on one GPU has a limit of s seconds.
-EVEN = some_rates(V100=1.0, K80=1.0)
 every_fifo = pytest.mark.parametrize("policy", [YarnCapacity(), PlainSlurm()])
-
-
-def even(job_id: str, gpus: int = 1, *, on: str = "", seconds: int = 100, ran_s: float = 0) -> Job:
-    """Return a job on one node, submitted in the order of its id, that runs for `seconds`."""
-    return a_job(
-        job_id,
-        gpus,
-        on=on,
-        steps=seconds * gpus,
-        service_gpu_s=ran_s * gpus,
-        throughputs=EVEN,
-        shapes=[Shape(1, gpus)],
-        submitted_s=float(job_id),
-    )
 
 
 @every_fifo

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from builders import a_cluster, a_job, a_snapshot, placed_by, some_rates
+from builders import EVEN, a_cluster, a_job, a_snapshot, even, placed_by, some_rates
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job, Shape
@@ -19,23 +19,7 @@ from hadar_slurm.lab.study.experiment import rules_for
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.sim.backend import GAVEL_RULES
 
-# 1 step/s on every GPU, so that a job of s steps on one GPU has a limit of s seconds.
-EVEN = some_rates(V100=1.0, K80=1.0)
 DAY_S = 86_400
-
-
-def even(job_id: str, gpus: int = 1, *, on: str = "", seconds: int = 100, ran_s: float = 0) -> Job:
-    """Return a job on one node, submitted in the order of its id, that runs for `seconds`."""
-    return a_job(
-        job_id,
-        gpus,
-        on=on,
-        steps=seconds * gpus,
-        service_gpu_s=ran_s * gpus,
-        throughputs=EVEN,
-        shapes=[Shape(1, gpus)],
-        submitted_s=float(job_id),
-    )
 
 
 def planned(snapshot: Snapshot, *words: str, memory: object = None) -> Plan:
