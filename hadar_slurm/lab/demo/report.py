@@ -83,12 +83,19 @@ def killed_text(runs: Sequence[JobRun]) -> str:
     return f"{len(killed)}, {lost:.0%} of GPU time"
 
 
+# What the gain stands for.
+_ASSUMED = (
+    "One run, and the best case: jobs state throughputs and steps and may be migrated; under plain "
+    "Slurm they take any GPU type. hadar compare says what your own history would gain."
+)
+
+
 def total_table(plain: Summary, hadar: Summary, killed: tuple[str, str] = ("", "")) -> Table:
     """Return the figures of both runs and the gain with hadard.
 
     `killed` says of both which jobs their time limits ended (`killed_text`).
     """
-    table = Table(title="In all", title_justify="left")
+    table = Table(title="In all", title_justify="left", caption=_ASSUMED, caption_justify="left")
     for heading in ("", "plain Slurm", "hadar", "gain"):
         table.add_column(heading, justify="right" if heading else "left")
     table.add_row("jobs finished", str(plain.finished), str(hadar.finished), "")
