@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _EMPTY_WITHIN_S = 30.0
 # A name with two numbers, as many sites have.
 _NEW_NAME = "compute-0-3"
-# Changes of the partition, which the last one takes back.
+# Changes of the partition, and what takes each of them back.
 _PARTITION = (
     ["State=DOWN"],
     ["State=INACTIVE"],
@@ -166,7 +166,13 @@ class Operators:
                 # A restart of slurmctld forgets it as well.
                 self.injector.order(["delete", f"PartitionName={name}"])
                 return
-            again = ["update", "PartitionName=main", *_PARTITION_AGAIN]
+            names = {word.partition("=")[0] for word in words}
+            again = [word for word in _PARTITION_AGAIN if word.partition("=")[0] in names]
+            again = ["update", "PartitionName=main", *again]
+            if "State=UP" in again:
+                # Of a slurmctld that has just started, the world opens the partition.
+                observer = self.injector.observer
+                self.injector.wait(lambda: "UNREPORTED" not in observer.nodes.values(), 20)
             self.injector.wait(lambda: self.injector.order(again), 30)
 
         self.injector.later(case, undo)

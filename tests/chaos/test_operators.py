@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from chaos.case import Case
+from chaos.faults import Kind, draw_faults
 from chaos.operators import Operators
 from chaos.records import Sighting
 from chaos.test_invariants import FREE_JOB
@@ -43,3 +45,21 @@ def test_a_node_on_which_a_job_is_or_completes_is_not_empty(state: str) -> None:
         wait=lambda is_true, limit_s: is_true(),
     )
     assert not Operators(injector)._has_emptied("n1")
+
+
+@pytest.mark.parametrize(("pick", "takes_back"), [(0.0, "State=UP"), (0.5, "Nodes=ALL")])
+def test_a_partition_gets_back_only_what_was_changed(pick: float, takes_back: str) -> None:
+    """A slurmctld may have started meanwhile, whose partition is closed until nodes report."""
+    (fault,) = draw_faults(1, 1, (Kind.PARTITION,))
+    case, said = Case(1, replace(fault, pick=pick, share=0.9), 0.0), list[list[str]]()
+    undo: list[Any] = []
+    injector: Any = SimpleNamespace(
+        observer=SimpleNamespace(nodes={"n1": "IDLE"}),
+        say=lambda case, argv: None,
+        later=lambda case, act: undo.append(act),
+        order=lambda words: said.append(words) or True,
+        wait=lambda is_true, limit_s: is_true(),
+    )
+    Operators(injector)._partition(case)
+    undo[0]()
+    assert said == [["update", "PartitionName=main", takes_back]]
