@@ -48,8 +48,9 @@ _HOW = """\
   the share of the jobs on the same GPU types. *Large* is the ratio of the mean waits of gangs of 8
   GPUs or more; `-` where they hardly wait. All are means over pairs of a simulated and a real play.
 * The rules are those of Slurm's source. Where plays led to one, it was a list that is marked
-  *chosen on*; the others only judge. Of `killed`, `philly1` and `within` misses were looked at as
-  well, and the comparison was mended, not the policy.
+  *chosen on*; the others only judge. Of `killed`, `philly1`, `within`, `ef01`
+  and `over-nodes-list` misses were looked at as well, and the comparison was mended, not the
+  policy.
 """
 
 _LIMITS = """\
