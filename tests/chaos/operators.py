@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 # How long running jobs may keep a drained node from being removed.
 _EMPTY_WITHIN_S = 30.0
+# How long it has to be empty in all samples: hadard may be about to put a job there.
+_EMPTY_FOR_S = 3.0
 # A name with two numbers, as many sites have.
 _NEW_NAME = "compute-0-3"
 # Changes of the partition, and what takes each of them back.
@@ -104,12 +107,17 @@ class Operators:
         """
         live = self.injector.observer.live
         drain = ["update", f"NodeName={node}", "State=DRAIN", "Reason=chaos"]
+        since_s = math.inf
 
         def is_empty() -> bool:
             # A job that completes there shows no GPUs. If its node leaves the configuration, Slurm
             # 22.05.8 makes an operator's hold of hadard's.
-            is_drained = self.injector.observer.nodes.get(node, "").startswith("IDLE+DRAIN")
-            return is_drained and all(node not in NodeSet(job.requested_nodes) for job in live())
+            nonlocal since_s
+            observer = self.injector.observer
+            is_drained = observer.nodes.get(node, "").startswith("IDLE+DRAIN")
+            is_free = all(node not in NodeSet(job.requested_nodes) for job in live())
+            since_s = min(since_s, observer.newest_s) if is_drained and is_free else math.inf
+            return observer.newest_s - since_s >= _EMPTY_FOR_S
 
         return self.injector.order(drain) and self.injector.wait(is_empty, _EMPTY_WITHIN_S)
 

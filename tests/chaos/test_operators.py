@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,15 @@ from chaos.faults import Kind, draw_faults
 from chaos.operators import Operators
 from chaos.records import Sighting
 from chaos.test_invariants import FREE_JOB
+
+
+def waited(injector: Any, is_true: Callable[[], bool]) -> bool:
+    """Wait through ten samples, one a second; return whether it was true at last, not at first."""
+    assert not is_true()
+    for second in range(1, 11):
+        injector.observer.newest_s = float(second)
+        is_so = is_true()
+    return is_so
 
 
 @pytest.mark.parametrize(
@@ -29,9 +39,9 @@ def test_a_node_that_a_job_waits_for_is_not_empty(
     job: Sighting, *, is_drained: bool, may_leave: bool
 ) -> None:
     injector: Any = SimpleNamespace(
-        observer=SimpleNamespace(live=lambda: [job], nodes={"n1": "IDLE+DRAIN"}),
+        observer=SimpleNamespace(live=lambda: [job], nodes={"n1": "IDLE+DRAIN"}, newest_s=0.0),
         order=lambda words: is_drained,
-        wait=lambda is_true, limit_s: is_true(),
+        wait=lambda is_true, limit_s: waited(injector, is_true),
     )
     assert Operators(injector)._has_emptied("n1") is may_leave
 
@@ -40,9 +50,9 @@ def test_a_node_that_a_job_waits_for_is_not_empty(
 def test_a_node_on_which_a_job_is_or_completes_is_not_empty(state: str) -> None:
     """Slurm shows no GPUs of a job that completes."""
     injector: Any = SimpleNamespace(
-        observer=SimpleNamespace(live=lambda: [FREE_JOB], nodes={"n1": state}),
+        observer=SimpleNamespace(live=lambda: [FREE_JOB], nodes={"n1": state}, newest_s=0.0),
         order=lambda words: True,
-        wait=lambda is_true, limit_s: is_true(),
+        wait=lambda is_true, limit_s: waited(injector, is_true),
     )
     assert not Operators(injector)._has_emptied("n1")
 
