@@ -30,6 +30,7 @@ from rich.progress import Progress
 
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.config import parse_nodes
+from hadar_slurm.jobspec.constraint import fold_out
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from chaos.constancy import resizes
@@ -37,8 +38,11 @@ from integration.site import SETTINGS, Site
 
 NODES = "v100:4,v100:4,p100:4,p100:4"
 STOPPED_S, GOING_S = 0.25, 0.5
-# Each start says what it got.
-SCRIPT = 'echo "$SLURM_JOB_ID $SLURM_JOB_NUM_NODES $SLURM_GPUS_ON_NODE" >> starts; exec sleep 3'
+# Each start says what it got on each of its nodes, which may be unequal.
+SCRIPT = """parts=$(scontrol -d show job "$SLURM_JOB_ID" | grep -o 'Nodes=[^ ]* .*GRES=[^ ]*')
+echo "$SLURM_JOB_ID" $parts >> starts
+exec sleep 3"""
+_HELD = re.compile(r"Nodes=(\S+) \S+ \S+ GRES=gpu(?::\w+)?:([0-9]+)")
 _FIELD = re.compile(r"(?:^| )(\w+)=(\S*)")
 
 
@@ -95,9 +99,9 @@ def figures(site: Site, wanted: dict[str, int], ended: str, log: str) -> dict[st
     starts = (site.directory / "starts").read_text().splitlines()
     got: Counter[str] = Counter()
     for line in starts:
-        job, nodes, gpus = line.split()
-        got[job] += int(nodes) * int(gpus)
-    fewer = [job for job, count in wanted.items() if 0 < got[job] < count]
+        job, _, held = line.partition(" ")
+        got[job] += sum(len(fold_out(names)) * int(gpus) for names, gpus in _HELD.findall(held))
+    fewer = [job for job, count in wanted.items() if job in got and got[job] < count]
     steered = sum(len(line["actions"]) for line in site.lines())
     return {
         "jobs": len(wanted),
