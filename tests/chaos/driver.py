@@ -263,12 +263,14 @@ class Watched:
         anew = replace(round_, memory=None)
         for _ in range(3):
             begun_s = time.monotonic()
-            mine, theirs, learnt = (
-                self.real.plan(view, anew)
-                for view in (snapshot, fresh, with_what_was_learnt(fresh, snapshot))
+            learnt_view = with_what_was_learnt(fresh, snapshot)
+            mine, theirs, learnt, again = (
+                self.real.plan(view, anew) for view in (snapshot, fresh, learnt_view, snapshot)
             )
-            # A stop of hadard, or a busy machine, may use up time limits and so cut off a plan.
+            # A stop of hadard, or a busy machine, may use up time limits and so cut off a plan: it
+            # takes long then, or the same snapshot planned twice gives two plans.
             is_timely = time.monotonic() < begun_s + _COMPARED_WITHIN_S
+            is_timely &= mine.allocations == again.allocations
             if is_timely and (fresh != snapshot or mine.allocations == theirs.allocations):
                 break
         return {
