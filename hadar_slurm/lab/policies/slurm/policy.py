@@ -252,7 +252,10 @@ class _Backfill:
         )  # fmt: skip
         if key not in self._kinds:
             shape, mixes = request.shape, self._allocator.rules.may_mix_types
-            groups = request.groups if mixes else [(k,) for group in request.groups for k in group]
+            alone = tuple((k,) for group in request.groups for k in group)
+            # A gang of several types takes no node that has several.
+            is_plain = self._allocator.snapshot.cluster.is_plain
+            groups = (*request.groups, *(() if is_plain else alone)) if mixes else alone
             self._kinds[key] = _Kind(
                 tuple(self._mask(job, group, request) for group in groups),
                 shape.gpus_per_node if shape else request.num_gpus,

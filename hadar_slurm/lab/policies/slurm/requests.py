@@ -41,31 +41,49 @@ def written(
     """Return the requests of all jobs; those in `known` stay as they were written."""
     ended = {end.job_id for end in snapshot.ended}
     found = {job_id: request for job_id, request in known.items() if job_id not in ended}
-    new = [job for job in snapshot.others if job.job_id not in found]
+    new = [job for job in snapshot.others if not _is_of(found.get(job.job_id), job, snapshot)]
     if not snapshot.running.keys() <= found.keys():
         new += [snapshot.by_id[job_id] for job_id in snapshot.running.keys() - found.keys()]
     for job in sorted(new, key=lambda job: (job.spec.submitted_s, natural_key(job.job_id))):
         types = _allowed(job, snapshot, found, settings)
-        found[job.job_id] = _request(job, types, snapshot.cluster, settings.form)
+        found[job.job_id] = _request(job, types, snapshot, settings.form)
     return found
 
 
-def _request(job: Job, types: tuple[GpuType, ...], cluster: Cluster, form: Form) -> UserRequest:
-    spec = job.spec
+def _is_of(request: UserRequest | None, job: Job, snapshot: Snapshot) -> bool:
+    """Return whether a remembered request is this job's, and of this cluster."""
+    if request is None or request.num_gpus != job.spec.num_gpus:
+        return False
+    known, shape = snapshot.cluster.gpus_by_type, request.shape
+    is_possible = shape in job.spec.shapes if shape else not snapshot.rules.is_uniform
+    return is_possible and all(k in known for group in request.groups for k in group)
+
+
+def _request(job: Job, types: tuple[GpuType, ...], snapshot: Snapshot, form: Form) -> UserRequest:
+    spec, cluster, rules = job.spec, snapshot.cluster, snapshot.rules
     limit_s = _limit_s(spec, types)
-    if form is Form.GPUS:
-        return UserRequest((types,) if types else (), None, spec.num_gpus, limit_s)
-    shape = _shape(spec, types, cluster)
+    # Under rules of another simulator, which have no layouts, any split will do.
+    is_split = form is Form.GPUS or not rules.is_uniform
+    shape = None if is_split else _shape(spec, types, cluster, may_mix=rules.may_mix_types)
     is_list = form is Form.LIST and any(_has_enough(spec, k, cluster, form) for k in types)
     groups = [(gpu_type,) for gpu_type in types] if is_list else [types] * bool(types)
     return UserRequest(tuple(groups), shape, spec.num_gpus, limit_s)
 
 
-def _shape(spec: JobSpec, types: Iterable[GpuType], cluster: Cluster) -> Shape:
-    """Return the layout on the fewest nodes that a node of any of the types can hold."""
-    most = max((cluster.largest_node(gpu_type) for gpu_type in types), default=0)
-    fitting = (shape for shape in spec.shapes if shape.gpus_per_node <= most)
-    return next(fitting, spec.shapes[0])
+def _shape(
+    spec: JobSpec, types: Iterable[GpuType], cluster: Cluster, *, may_mix: bool = True
+) -> Shape:
+    """Return the layout on the fewest nodes of which the cluster has enough for it."""
+
+    def fits(shape: Shape) -> bool:
+        on, is_spread = spec.throughputs.on, shape.nodes > 1
+        usable = {k for k in types if on(k, spec.num_gpus, is_spread=is_spread) > 0}
+        held = [{k for k, n in node.gpus if n >= shape.gpus_per_node} for node in cluster.nodes]
+        alone = max((sum(k in here for here in held) for k in usable), default=0)
+        mixed = sum(not usable.isdisjoint(here) for here in held) if may_mix else 0
+        return max(alone, mixed) >= shape.nodes
+
+    return next(filter(fits, spec.shapes), spec.shapes[0])
 
 
 def _limit_s(spec: JobSpec, types: Iterable[GpuType]) -> float:
