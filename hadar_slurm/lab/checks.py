@@ -16,7 +16,7 @@ def check_choice(option: str, value: str, known: Sequence[str]) -> None:
 
 def choices_of(option: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
     """Return the names in a comma-separated list, each once."""
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    names = _listed(text)
     for name in names:
         check_choice(option, name, known)
     return names
@@ -27,12 +27,16 @@ def policies_of(option: str, text: str) -> tuple[str, ...]:
 
     Raises UsageError for an unknown one, and PolicyError where it does not take what follows `:`.
     """
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    names = _listed(text)
     for name in names:
         check_choice(option, name.partition(":")[0], POLICY_NAMES)
         if ":" in name:
             make_policy(name)
     return names
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",")))
 
 
 def at_least_one(option: str, value: int | None) -> int | None:

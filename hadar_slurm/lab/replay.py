@@ -20,14 +20,13 @@ from hadar_slurm.errors import HadarError
 from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment, telling_ended
 from hadar_slurm.lab.study.figures import Result
 from hadar_slurm.lab.study.summary import KILLED_WORDS
+from hadar_slurm.lab.study.verdict import FAR, LEAST_JOBS
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.status.report import Past
 
 # Plain Slurm where users leave every type open, and where they leave out types that are slow for
 # them: the stronger counts.
 OPPONENTS = ("slurm", "slurm:list:open")
-# Relative error of the simulated mean JCT, and the least number of jobs that show it.
-FAR, LEAST_JOBS = 0.15, 10
 
 _HOUR_S = 3600.0
 

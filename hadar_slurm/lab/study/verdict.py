@@ -20,8 +20,9 @@ _ABSENT = (
     "No plain Slurm is among the policies, so that nothing is said of a gain: add slurm and "
     "slurm:list:open to --policy."
 )
-# Relative error of plain Slurm's mean JCT beyond which nothing is said of a gain.
-FAR, _LEAST_JOBS = 0.15, 10
+# Relative error of a simulated mean JCT beyond which nothing is said of a gain, and the least
+# number of jobs that show it; hadar report's too.
+FAR, LEAST_JOBS = 0.15, 10
 _CANNOT = (
     " That is too far to state a gain: Slurm was set up otherwise than assumed, users chose their "
     "types otherwise, or jobs waited for what is not in the history (other jobs, limits, nodes "
@@ -63,7 +64,7 @@ def _happened(found: Sequence[ComparableRuns]) -> tuple[list[str], bool]:
     for group in found:
         plain = [(e.policy, r) for e in group.done if _is(e.policy, "slurm") for r in e.records]
         known = [(r["recorded"], name) for name, r in plain if "recorded" in r]
-        known = [each for each in known if each[0]["jobs"] >= _LEAST_JOBS]
+        known = [each for each in known if each[0]["jobs"] >= LEAST_JOBS]
         if not known:
             continue
         nearest, policy = min(known, key=lambda pair: abs(log(_ratio(pair[0]))))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from hadar_slurm.core.cluster import Cluster, GpuType, Node, Slot
+from hadar_slurm.core.cluster import Cluster, GpuType, Slot
 from hadar_slurm.core.job import Shape
 
 Counts = list[int]
@@ -35,26 +35,24 @@ class Nodes:
     """The slots of a cluster in the order in which Slurm looks at them."""
 
     slots: tuple[Slot, ...]
-    # By slot: its weight, its node's index, whether its node has one GPU type.
+    # By slot: its weight, and its node's index.
     weights: tuple[int, ...]
     node_of: tuple[int, ...]
-    is_plain: tuple[bool, ...]
 
     @classmethod
     def of(cls, cluster: Cluster) -> Nodes:
         """Return the slots by weight, and in the cluster's order within one weight."""
         weights: dict[GpuType, int] = {}
-        found: list[tuple[int, int, Slot, Node]] = []
+        found: list[tuple[int, int, Slot]] = []
         for at, node in enumerate(cluster.nodes):
             for slot, _ in node.slots:
                 weight = weights.setdefault(slot.gpu_type, len(weights))
-                found.append((weight, at, slot, node))
+                found.append((weight, at, slot))
         found.sort(key=lambda each: each[:2])
         return cls(
-            tuple(slot for _, _, slot, _ in found),
-            tuple(weight for weight, _, _, _ in found),
-            tuple(at for _, at, _, _ in found),
-            tuple(node.has_one_type for _, _, _, node in found),
+            tuple(slot for _, _, slot in found),
+            tuple(weight for weight, _, _ in found),
+            tuple(at for _, at, _ in found),
         )
 
 

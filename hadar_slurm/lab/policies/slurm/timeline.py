@@ -12,6 +12,7 @@ beside a real slurmctld:
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -55,8 +56,7 @@ class FutureRoom:
 
     def run(self, ending: LimitEnd) -> None:
         """Count a job that runs, or that starts now: its GPUs are no longer in `free`."""
-        self._running.append(ending)
-        self._running.sort(key=lambda each: each.end_s)
+        insort(self._running, ending, key=lambda each: each.end_s)
         self._shift(self.jobs_on, ending, 1)
         self.version += 1
 
@@ -96,10 +96,12 @@ class FutureRoom:
                 length_s *= 2
 
     def _shift(self, jobs_on: Counts, ending: LimitEnd, by: int) -> None:
-        for node, slots in enumerate(self._slots_of):
-            if ending.nodes >> node & 1:
-                for at in slots:
-                    jobs_on[at] += by
+        nodes = ending.nodes
+        while nodes:
+            lowest = nodes & -nodes
+            for at in self._slots_of[lowest.bit_length() - 1]:
+                jobs_on[at] += by
+            nodes ^= lowest
 
 
 class HeldNodes:
