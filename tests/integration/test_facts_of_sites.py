@@ -10,6 +10,7 @@ import shlex
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 from integration.site import HADAR, Site, eventually
@@ -96,7 +97,7 @@ EDITS = {
     "TimeLimit=77": " TimeLimit=01:17:00 ",
     "NumNodes=1-3": " NumNodes=1-3 ",
     "Comment=mine": " Comment=mine",
-    "StartTime=now+3hours": " Reason=BeginTime ",
+    "StartTime=2037-01-01T00:00:00": f" EligibleTime={datetime(2037, 1, 1).timestamp():.0f} ",
     "Dependency=singleton": " Dependency=singleton",
     "MinMemoryNode=123": " MinMemoryNode=123M ",
     "Partition=other": " Partition=other ",
@@ -181,7 +182,7 @@ def test_whoever_imitates_slurm_and_fills_the_queue_keeps_no_job_waiting(site: S
     words = f"--begin=now+7days -o /dev/null --comment={shlex.quote(DESCRIPTION)}"
     later = f"for n in $(seq 33); do sbatch -Q -G1 {words} --wrap true; done"
     assert site.run(["sh", "-c", later]).returncode == 0
-    first = min(map(int, site.queue()))
+    first = min(int(row.raw_id) for row in site.queue().values() if row.is_live)
     lines = [f"\nJobId={number} " for number in range(first, first + 100)]
     places = ("--comment", "--job-name")
     forged = [f"{place}=x{''.join(lines[n::2])}" for n, place in enumerate(places)]

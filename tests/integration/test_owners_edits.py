@@ -57,7 +57,7 @@ def test_a_job_that_starts_as_it_is_steered_keeps_its_gpus(site: Site) -> None:
 
 def test_a_number_of_nodes_that_its_owner_sets_is_kept(site: Site) -> None:
     """hadard had set another; the job is left to Slurm from then on."""
-    site.occupy(**ALL_V100)
+    site.occupy(n1="gpu:4", n2="gpu:4", n6="gpu:v100:2,gpu:k80:2")
     job = site.train(V100_ONLY, "--exclude=n[3-5]", steps=LONG, gpus=2)
     backend = steering(site)
     start = Start(job, 0, Gang.of({("n1", "v100"): 1, ("n2", "v100"): 1}))

@@ -52,7 +52,7 @@ JOB_FIELDS = (
     "id array_id array_tasks_waiting heterogeneous_id state state_reason user_id user_name "
     "partition priority allocated_nodes required_nodes excluded_nodes num_nodes max_nodes "
     "requeue_count submit_time start_time end_time time_limit reservation is_batch_job is_cronjob "
-    "comment nice"
+    "comment nice preferred_features"
 ).split()
 # The fields used of a `pyslurm.Node`.
 NODE_FIELDS = (
@@ -127,6 +127,11 @@ class PySlurm(CommandLine):
             most_s=longest_limits((row for _, row in jobs), self.runner),
             reservations=reservations_of((row for _, row in jobs), self.runner),
             sizes=_read_sizes(self.runner, [row for _, row in jobs]),
+            preferred={
+                row.key: ",".join(job.preferred_features or ())
+                for job, row in jobs
+                if row.state == "PENDING"
+            },
         )
 
     def _batches(self, changes: Sequence[Update]) -> Iterator[tuple[Send, Sequence[Update]]]:

@@ -248,6 +248,15 @@ def test_a_reading_has_the_gpus_held_and_who_is_set_apart() -> None:
     assert reading.set_apart_by_detail == {"493"}
 
 
+def test_pending_jobs_have_their_preferred_features() -> None:
+    jobs = [
+        record(461, preferred_features=["v100&(fast", "near)"]),
+        record(452, preferred_features=[]),
+        record(431, **RUNNING, preferred_features=["v100"]),
+    ]
+    assert adapter(FakeLibrary(jobs)).read().preferred == {"461": "v100&(fast,near)", "452": ""}
+
+
 def test_pending_jobs_have_their_nice_values() -> None:
     jobs = [record(461, nice=-20), record(452), record(431, **RUNNING, nice=7)]
     assert adapter(FakeLibrary(jobs)).read().nice == {"461": -20, "452": 0}
