@@ -104,6 +104,7 @@ class PySlurm(CommandLine):
         jobs = self._jobs()
         nodes = self.nodes()
         live = [(job, row) for job, row in jobs if row.is_live]
+        pending = [(job, row) for job, row in jobs if row.state == "PENDING"]
         gangs = {
             row.key: _held_gang(job, row.nodes) for job, row in jobs if row.state in HOLDING_STATES
         }
@@ -113,25 +114,14 @@ class PySlurm(CommandLine):
             {key: gang for key, gang in gangs.items() if gang.slots},
             frozenset(row.key for job, row in live if job.is_cronjob),
             {row.key: fold_out(job.excluded_nodes or "") for job, row in live},
-            {row.key: job.nice or 0 for job, row in jobs if row.state == "PENDING"},
-            {
-                row.key: parse.asked_nodes(
-                    f" NumNodes={job.num_nodes}-{job.max_nodes} " if job.max_nodes else "",
-                    row.request.num_nodes,
-                )
-                for job, row in jobs
-                if row.state == "PENDING"
-            },
+            {row.key: job.nice or 0 for job, row in pending},
+            {row.key: parse.asked_nodes(_span(job), row.request.num_nodes) for job, row in pending},
             shows_invented_max_nodes=True,  # holds for all Slurm versions with such a pyslurm
             limits_s={row.key: 60.0 * job.time_limit for job, row in live if job.time_limit},
             most_s=longest_limits((row for _, row in jobs), self.runner),
             reservations=reservations_of((row for _, row in jobs), self.runner),
             sizes=_read_sizes(self.runner, [row for _, row in jobs]),
-            preferred={
-                row.key: ",".join(job.preferred_features or ())
-                for job, row in jobs
-                if row.state == "PENDING"
-            },
+            preferred={row.key: ",".join(job.preferred_features or ()) for job, row in pending},
         )
 
     def _batches(self, changes: Sequence[Update]) -> Iterator[tuple[Send, Sequence[Update]]]:
@@ -179,6 +169,10 @@ class PySlurm(CommandLine):
             return list(records.load().values())
         except self.library.RPCError as error:
             raise SlurmUnavailable(f"pyslurm: {error}") from error
+
+
+def _span(job: Any) -> str:
+    return f" NumNodes={job.num_nodes}-{job.max_nodes} " if job.max_nodes else ""
 
 
 def _read_sizes(runner: Runner, rows: Collection[QueueRow]) -> dict[JobId, Sizes]:
