@@ -2,6 +2,7 @@
 
 cd benchmarks
 python -m slurm_fidelity draw               the lists of jobs, from seeds and ../../shared/data
-python -m slurm_fidelity real NAME...       play lists on a local Slurm, in compressed time
+python -m slurm_fidelity real NAME...       play lists on a local Slurm, in compressed time;
+                                            --slurm 24.11: on that of the image of docker/up
 python -m slurm_fidelity judge              simulate what was played; write the page
 """

@@ -25,6 +25,7 @@ def main() -> None:
     real = commands.add_parser("real", help="play lists on a local Slurm")
     real.add_argument("names", nargs="+", metavar="NAME")
     real.add_argument("--to", type=Path, required=True, help="a directory for the recordings")
+    real.add_argument("--slurm", metavar="VERSION", help="in the image that docker/up has made")
     gather = commands.add_parser("gather", help="put recordings into the file of results")
     gather.add_argument("directory", type=Path)
     commands.add_parser("judge", help="simulate what was played, and write the page")
@@ -50,6 +51,11 @@ def draw(given: argparse.Namespace) -> None:
 
 def play_real(given: argparse.Namespace) -> None:
     """Play lists one after another, and record each as soon as it is over."""
+    if given.slurm:
+        from slurm_fidelity.contained import play_in_container
+
+        play_in_container(given.slurm, given.names, given.to)
+        return
     from slurm_fidelity.jobs import read_lists, write_plays
     from slurm_fidelity.real import PlayError, play
 

@@ -102,3 +102,19 @@ def test_the_page_sets_the_lists_that_were_chosen_on_apart(fidelity: ModuleType)
         "all lists": 2, "judged only": 1, "chosen on": 1, "two real plays": 2
     }  # fmt: skip
     assert "| other, chosen on | 22.05 |" in fidelity.page.page([one, two], "Made today")
+
+
+def test_a_play_in_a_container_says_what_is_missing(
+    fidelity: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an engine, and without the image of that version, which docker/up makes."""
+    from slurm_fidelity.contained import ContainerError, play_in_container
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ContainerError, match="docker does not run"):
+        play_in_container("24.11", ["killed"], tmp_path)
+    engine = tmp_path / "docker"
+    engine.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    engine.chmod(0o755)
+    with pytest.raises(ContainerError, match=r"docker/up --slurm 24\.11"):
+        play_in_container("24.11", ["killed"], tmp_path)
