@@ -49,10 +49,10 @@ from hadar_slurm.lab.study.experiment import (
     ExperimentSettings,
     forked,
 )
+from hadar_slurm.lab.study.gains.verdict import gains_tree, verdict
 from hadar_slurm.lab.study.report import Comparison
 from hadar_slurm.lab.study.scenarios import SCENARIOS, Overrides, Scenario
 from hadar_slurm.lab.study.summary import groups, killed_notes, load_series
-from hadar_slurm.lab.study.verdict import verdict
 from hadar_slurm.lab.traces.adopters import as_movable
 from hadar_slurm.lab.traces.limits import parse_limits
 from hadar_slurm.lab.traces.load import parse_gpu_speeds
@@ -303,6 +303,7 @@ def comparison_of(
         found,
         series=load_series(found),
         verdict=verdict(found),
+        tree={"gains": gains_tree(found)},
     )
     if scenario:
         notes, series = scenario.notes(found), scenario.series(found)

@@ -19,8 +19,8 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.errors import HadarError
 from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment, telling_ended
 from hadar_slurm.lab.study.figures import Result
+from hadar_slurm.lab.study.gains.verdict import FAR, LEAST_JOBS
 from hadar_slurm.lab.study.summary import KILLED_WORDS
-from hadar_slurm.lab.study.verdict import FAR, LEAST_JOBS
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.status.report import Past
 

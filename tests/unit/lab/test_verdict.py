@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +13,8 @@ from histories import HEADING, MODERN, modern_history
 from hadar_slurm.lab.inputs import read_table
 from hadar_slurm.lab.study.compare import Cell, StudyWorkload, run_cell
 from hadar_slurm.lab.study.experiment import run_experiment
+from hadar_slurm.lab.study.gains.verdict import gains_tree, verdict
 from hadar_slurm.lab.study.summary import groups
-from hadar_slurm.lab.study.verdict import verdict
 from hadar_slurm.lab.traces.load import parse_trace
 from hadar_slurm.policies.registry import make_policy
 
@@ -42,11 +43,11 @@ def test_the_gain_is_that_over_the_strongest_plain_slurm() -> None:
     )
     first, second = text.splitlines()
     assert first == (
-        "hadar: the mean completion time is 6% shorter than under the strongest plain Slurm "
-        "(slurm:list:open in 1, slurm in 1), 10% longer to 20% shorter in 2 runs."
+        "With all sizes known and every job movable, hadar would shorten the mean completion time "
+        "by 6 % (between 10 % longer and 20 % shorter in 2 runs) beside the strongest plain Slurm "
+        "(slurm:list:open in 1, slurm in 1)."
     )
-    assert "the sizes of all jobs are known" in second
-    assert "That is the best case: --sizes learned --movable 0" in second
+    assert "is the best case: --sizes learned --movable 0" in second
 
 
 def test_the_first_day_is_not_called_the_best_case() -> None:
@@ -54,13 +55,59 @@ def test_the_first_day_is_not_called_the_best_case() -> None:
         a_run("slurm (sizes learned)", 100.0, movable=0.0, max_user_slowdown=8.0, killed=0),
         a_run("hadar (sizes learned)", 125.0, movable=0.0, max_user_slowdown=12.0, killed=3),
     )
-    assert "the mean completion time is 25% longer than" in text
-    assert "The worst user's jobs take 12.0 times as long as alone, there 8.0." in text
-    assert "Time limits end 3 jobs, there 0, and these count as done." in text
-    assert "It is one run, in which single jobs decide" in text
-    assert "sizes are learned from the jobs that end" in text
-    assert "0 % of the jobs may be migrated" in text
+    assert text.startswith(
+        "With sizes learned from the jobs that end and no job movable, hadar would lengthen the "
+        "mean completion time by 25 % beside the strongest plain Slurm (slurm)."
+    )
+    assert "The worst user's jobs take 12.0 times as long as alone, under plain Slurm 8.0." in text
+    assert "Time limits end 3 jobs, under plain Slurm 0, and these count as done." in text
+    assert "It is one run of few jobs, in which single ones decide" in text
     assert "best case" not in text
+
+
+def some_times(factor: float, *, movable: float = 0.0, policy: str = "hadar") -> dict[str, Any]:
+    """Return a run of 200 jobs of 20 users; jobs are `factor` times as long, give or take."""
+    times = [100.0 + 7 * (n * 37 % 50) for n in range(200)]
+    ours = [time * (factor + (n % 20 - 9.5) / 30) for n, time in enumerate(times)]
+    users = [f"user{n % 20}" for n in range(200)]
+    shown = times if policy == "slurm" else ours
+    mean_s = sum(shown) / len(shown)
+    return a_run(policy, mean_s, jcts_s=shown, users=users, movable=movable)
+
+
+def test_the_gain_of_one_run_has_an_interval() -> None:
+    """In the sentence, with what it is; and the same in the tree for programs."""
+    records = [some_times(1.0, policy="slurm"), some_times(0.8)]
+    text = said(*records)
+    (found,) = gains_tree(groups(records))
+    low, high = found["interval"]
+    assert found["gain"] == pytest.approx(0.2, abs=0.01)
+    assert 0 < low < found["gain"] < high < 0.4
+    assert (found["policy"], found["beside"], found["movable"]) == ("hadar", "slurm", 0.0)
+    assert (
+        f"by {found['gain']:.0%} (between {low * 100:.0f} and {high:.0%}) beside".replace("%", " %")
+        in text
+    )
+    assert "The interval has the gain in 90 % of all cases" in text
+    assert "one run of few jobs" not in text
+    even = said(some_times(1.0, policy="slurm"), some_times(0.99))
+    assert re.search(r"by 1 % \(between \d+ % longer and \d+ % shorter\)", even)
+
+
+def test_each_kind_of_hadar_is_in_the_first_sentence() -> None:
+    """The first day comes before what is movable later, and nothing is said twice."""
+    text = said(
+        some_times(1.0, policy="slurm"),
+        some_times(0.8),
+        some_times(1.0, policy="slurm", movable=50.0),
+        some_times(0.6, movable=50.0),
+    )
+    assert re.match(
+        r"With all sizes known and no job movable, hadar would shorten the mean completion time by "
+        r"20 % \(between .*\) beside the strongest plain Slurm \(slurm\); with all sizes known and "
+        r"50 % of the jobs movable, by 40 % \(between \d+ and \d+ %\)\.",
+        text,
+    )
 
 
 def recorded(simulated_s: float) -> dict[str, Any]:
@@ -75,14 +122,14 @@ def test_what_happened_comes_first_and_a_gain_only_if_plain_slurm_is_near() -> N
         a_run("hadar", 80.0, recorded=recorded(15_000.0)),
     ]
     first, second, *_ = said(*near).splitlines()
-    assert first == (
+    assert second == (
         "t: what happened is a mean completion time of 10.00 h (40 jobs); the nearest plain Slurm "
-        "(slurm) has 10.56 h, 6% more."
+        "(slurm) has 10.56 h, 6 % more."
     )
-    assert "20% shorter than under the strongest plain Slurm (slurm:list:open)" in second
+    assert "by 20 % beside the strongest plain Slurm (slurm:list:open)" in first
     far = said(*near[1:])
-    assert "44% less. That is too far to state a gain: Slurm was set up otherwise" in far
-    assert "shorter" not in far
+    assert "44 % less. That is too far to state a gain: Slurm was set up otherwise" in far
+    assert "shorten" not in far
 
 
 @pytest.mark.parametrize(
@@ -132,6 +179,6 @@ def test_a_history_of_a_slurm_is_near_that_slurm_alone() -> None:
     near = judged(history_of("slurm:list"), "slurm:list")
     assert "(90 jobs); the nearest plain Slurm (slurm:list) has" in near
     assert "too far" not in near
-    assert int(near.rpartition("%")[0].rpartition(" ")[2]) <= 10
+    assert int(near.rpartition(" %")[0].rpartition(" ")[2]) <= 10
     far = judged(history_of("slurm:list", late_s=6 * 3600.0), "slurm:list", "srsf")
     assert "That is too far to state a gain" in far

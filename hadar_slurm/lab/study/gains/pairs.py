@@ -1,0 +1,72 @@
+"""Runs of hadar, each beside the strongest plain Slurm of the same jobs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from hadar_slurm.lab.study.compare import Record
+from hadar_slurm.lab.study.gains.intervals import Interval, ratio_interval
+from hadar_slurm.lab.study.summary import ComparableRuns
+
+
+class Pair(NamedTuple):
+    """A run of hadar, and the strongest plain Slurm of the same jobs, by mean JCT."""
+
+    ours: Record
+    theirs: Record
+
+    @property
+    def ratio(self) -> float:
+        """Return the mean completion time over that of plain Slurm."""
+        return float(self.ours["mean_jct_s"]) / float(self.theirs["mean_jct_s"])
+
+    @property
+    def interval(self) -> Interval | None:
+        """Return the interval of the ratio; None where jobs are too few, or their times unknown."""
+        if "jcts_s" not in self.ours or "jcts_s" not in self.theirs:
+            return None
+        return ratio_interval(self.ours["jcts_s"], self.theirs["jcts_s"], self.ours["users"])
+
+
+class Gain(NamedTuple):
+    """What one kind of hadar, a policy with what it knows and can move, gains over plain Slurm."""
+
+    policy: str
+    # Per cent of the jobs; None: all that the workload lets move.
+    movable: float | None
+    pairs: tuple[Pair, ...]
+
+    @property
+    def ratio(self) -> float:
+        """Return the ratio of the mean completion times, the geometric mean over the runs."""
+        return statistics.geometric_mean([pair.ratio for pair in self.pairs])
+
+    @property
+    def interval(self) -> Interval | None:
+        """Return the range over several runs, else the one run's interval if there is any."""
+        ratios = [pair.ratio for pair in self.pairs]
+        return self.pairs[0].interval if len(ratios) == 1 else Interval(min(ratios), max(ratios))
+
+
+def gains_of(found: Sequence[ComparableRuns]) -> list[Gain]:
+    """Return the kinds of hadar with a plain Slurm beside them, in the order of the runs."""
+    kinds: dict[tuple[str, float | None], list[Pair]] = {}
+    for group in found:
+        opponents = [r for e in group.done if is_of(e.policy, "slurm") for r in e.records]
+        for ours in (r for e in group.done if is_of(e.policy, "hadar") for r in e.records):
+            kind = ours["policy"], ours.get("movable")
+            kinds.setdefault(kind, []).extend(_paired(ours, opponents))
+    return [Gain(*kind, tuple(pairs)) for kind, pairs in kinds.items() if pairs]
+
+
+def _paired(ours: Record, opponents: Sequence[Record]) -> Iterator[Pair]:
+    alike = [r for r in opponents if r.get("seed") == ours.get("seed") and r["mean_jct_s"] > 0]
+    if alike and ours["mean_jct_s"] > 0:
+        yield Pair(ours, min(alike, key=lambda record: record["mean_jct_s"]))
+
+
+def is_of(policy: str, name: str) -> bool:
+    """Return whether a row is one of a policy, whatever its words and what it knows."""
+    return policy.partition(" ")[0].partition(":")[0] == name

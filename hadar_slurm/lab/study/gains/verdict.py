@@ -1,0 +1,213 @@
+"""The first lines of a comparison: what hadar gains over plain Slurm, and what that assumes.
+
+Beside the strongest plain Slurm of the same jobs (`slurm`, with its words for how users write), run
+by run. Several seeds, loads or workloads give a range, one run an interval.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from math import log
+
+from hadar_slurm.lab.study.compare import Record
+from hadar_slurm.lab.study.experiment import SPEEDS
+from hadar_slurm.lab.study.gains.intervals import PERCENT, Interval
+from hadar_slurm.lab.study.gains.pairs import Gain, gains_of, is_of
+from hadar_slurm.lab.study.summary import HOUR_S, ComparableRuns
+
+_ABSENT = (
+    "No plain Slurm is among the policies, so that nothing is said of a gain: add slurm and "
+    "slurm:list:open to --policy."
+)
+# Relative error of a simulated mean JCT beyond which nothing is said of a gain, and the least
+# number of jobs that show it; hadar report's too.
+FAR, LEAST_JOBS = 0.15, 10
+_CANNOT = (
+    " That is too far to state a gain: Slurm was set up otherwise than assumed, users chose their "
+    "types otherwise, or jobs waited for what is not in the history (other jobs, limits, nodes "
+    "down). docs/policies.md has the words that describe a site's Slurm."
+)
+_ONE_RUN = (
+    f"The interval has the gain in {PERCENT} % of all cases with other users and days like these; "
+    "the runs are not repeated, and a single run moves further with other jobs."
+)
+_NO_INTERVAL = (
+    "It is one run of few jobs, in which single ones decide: differences of a tenth may be chance."
+)
+_LABELS = ("trace", "load", "seed", "policy", "movable")
+_SIZES = {
+    "": "all sizes known",
+    "sizes limit": "of sizes only time limits known",
+    "sizes learned": "sizes learned from the jobs that end",
+    "sizes prior": "of sizes known what would be of the first of all jobs",
+}
+
+
+def verdict(found: Sequence[ComparableRuns]) -> tuple[str, ...]:
+    """Return the sentences for people who decide; none without hadar and a recorded history.
+
+    The first is the gain of each kind of hadar, unless no plain Slurm is near what was recorded.
+    """
+    entries = [entry for group in found for entry in group.done]
+    if any(entry.records[0].get("adopted") for entry in entries):
+        return ()
+    happened, may_judge = _happened(found)
+    gains = gains_of(found)
+    if not may_judge:
+        return tuple(happened)
+    if not gains:
+        is_there = any(is_of(entry.policy, "hadar") for entry in entries)
+        return (*happened,) or ((_ABSENT,) if is_there else ())
+    return (_first(gains), *happened, *_details(gains), *_certainty(gains), _assumed(gains))
+
+
+def gains_tree(found: Sequence[ComparableRuns]) -> list[Record]:
+    """Return the gain of each run over the strongest plain Slurm beside it, 0.12 for 12 % less.
+
+    `interval` is [least, largest] gain, null where there are too few jobs.
+    """
+    return [
+        {
+            **{
+                name: pair.ours.get(name) for name in ("trace", "load", "seed", "policy", "movable")
+            },
+            "beside": pair.theirs["policy"],
+            "gain": 1.0 - pair.ratio,
+            "interval": (near := pair.interval) and [1.0 - near.high, 1.0 - near.low],
+        }
+        for gain in gains_of(found)
+        for pair in gain.pairs
+    ]
+
+
+def _happened(found: Sequence[ComparableRuns]) -> tuple[list[str], bool]:
+    """Return what was recorded beside the nearest plain Slurm, and whether a gain may be stated."""
+    said, may_judge = [], True
+    for group in found:
+        plain = [(e.policy, r) for e in group.done if is_of(e.policy, "slurm") for r in e.records]
+        known = [(r["recorded"], name) for name, r in plain if "recorded" in r]
+        known = [each for each in known if each[0]["jobs"] >= LEAST_JOBS]
+        if not known:
+            continue
+        nearest, policy = min(known, key=lambda pair: abs(log(_ratio(pair[0]))))
+        error = _ratio(nearest) - 1.0
+        text = (
+            f"{group.labels['trace']}: what happened is a mean completion time of "
+            f"{nearest['mean_jct_s'] / HOUR_S:.2f} h ({nearest['jobs']:,} jobs); the nearest plain "
+            f"Slurm ({policy.partition(' ')[0]}) has {nearest['simulated_jct_s'] / HOUR_S:.2f} h, "
+            f"{_per_cent(abs(error))} {'more' if error > 0 else 'less'}."
+        )
+        said.append(text + _CANNOT * (abs(error) > FAR))
+        may_judge &= abs(error) <= FAR
+    return list(dict.fromkeys(said)), may_judge
+
+
+def _ratio(recorded: Record) -> float:
+    return max(float(recorded["simulated_jct_s"]), 1.0) / max(float(recorded["mean_jct_s"]), 1.0)
+
+
+def _first(gains: Sequence[Gain]) -> str:
+    """Return the sentence with the gain of each kind of hadar."""
+    parts, before = list[str](), ("", "", "")
+    for gain in gains:
+        name, verb = gain.policy.partition(" ")[0], "shorten" if gain.ratio <= 1 else "lengthen"
+        runs = f" in {len(gain.pairs)} runs" if len(gain.pairs) > 1 else ""
+        opponents = _names(pair.theirs for pair in gain.pairs)
+        who = f" {name} would {verb} {'it' if parts else 'the mean completion time'}"
+        # What is as in the part before is not said again.
+        parts.append(
+            f"with {_conditions(gain)},{who if (name, verb) != before[:2] else ''} by "
+            f"{_per_cent(abs(1 - gain.ratio))}"
+            + (f" ({_between(gain.interval)}{runs})" if gain.interval else "")
+            + f" beside the strongest plain Slurm ({opponents})" * (opponents != before[2])
+        )
+        before = name, verb, opponents
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _conditions(gain: Gain) -> str:
+    moves = {None: "every job movable", 0.0: "no job movable", 100.0: "every job movable"}
+    share = moves.get(gain.movable) or f"{gain.movable:g} % of the jobs movable"
+    return f"{_SIZES[_sizes(gain)]} and {share}"
+
+
+def _between(interval: Interval) -> str:
+    """Return a range of ratios as changes."""
+    low, high = 1.0 - interval.high, 1.0 - interval.low
+    if low >= 0 or high <= 0:
+        least, most = sorted((abs(low), abs(high)))
+        return f"between {100 * least:.0f} and {_per_cent(most)}"
+    return f"between {_per_cent(-low)} longer and {_per_cent(high)} shorter"
+
+
+def _per_cent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _names(records: Iterable[Record]) -> str:
+    names = Counter(str(record["policy"]).partition(" ")[0] for record in records)
+    return ", ".join(f"{name} in {n}" if len(names) > 1 else name for name, n in names.items())
+
+
+def _details(gains: Sequence[Gain]) -> Iterator[str]:
+    """Yield what is worse than before under each kind of hadar."""
+    for gain in gains:
+        if text := f"{_users(gain)}{_killed(gain)}":
+            yield f"{f'With {_conditions(gain)}:' if len(gains) > 1 else ''}{text}".strip()
+
+
+def _users(gain: Gain) -> str:
+    """Return how the user fares for whom jobs are slowed down most."""
+    known = [p for p in gain.pairs if p.ours.get("max_user_slowdown") is not None]
+    if not known:
+        return ""
+    ours, theirs = (
+        statistics.fmean(float(pair[side]["max_user_slowdown"]) for pair in known)
+        for side in (0, 1)
+    )
+    return (
+        f" The worst user's jobs take {ours:.1f} times as long as alone, under plain Slurm "
+        f"{theirs:.1f}."
+    )
+
+
+def _killed(gain: Gain) -> str:
+    pairs = gain.pairs
+    ours, theirs = (sum(int(pair[side].get("killed") or 0) for pair in pairs) for side in (0, 1))
+    if not (ours or theirs):
+        return ""
+    return f" Time limits end {ours:,} jobs, under plain Slurm {theirs:,}, and these count as done."
+
+
+def _certainty(gains: Sequence[Gain]) -> Iterator[str]:
+    """Yield what intervals of one run are, and that there is none."""
+    single = [gain for gain in gains if len(gain.pairs) == 1]
+    if any(gain.interval for gain in single):
+        yield _ONE_RUN
+    if any(gain.interval is None for gain in single):
+        yield _NO_INTERVAL
+
+
+def _assumed(gains: Sequence[Gain]) -> str:
+    """Return what the first sentence does not say, and how a site's first day is asked for."""
+    parts = {part for gain in gains for part in _known(gain) if part in SPEEDS}
+    how = f"as with --speeds {','.join(sorted(parts))}" if parts else "known"
+    text = f"Assumed: throughputs are {how}, and all users take part."
+    if any(_sizes(gain) == "" and gain.movable in (None, 100.0) for gain in gains):
+        text += (
+            " All sizes known and every job movable is the best case: --sizes learned --movable 0 "
+            "is the first day of a site."
+        )
+    return text
+
+
+def _sizes(gain: Gain) -> str:
+    return next((part for part in _known(gain) if part in _SIZES), "")
+
+
+def _known(gain: Gain) -> list[str]:
+    """Return the words in brackets behind a policy."""
+    return gain.policy.partition(" (")[2].rstrip(")").split(", ")
