@@ -13,6 +13,7 @@ import math
 import os
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -35,7 +36,7 @@ from hadar_slurm.lab.study.experiment import (
     run_experiment,
     telling_ended,
 )
-from hadar_slurm.lab.study.figures import Result
+from hadar_slurm.lab.study.figures import Result, waits_s
 from hadar_slurm.lab.traces.limits import LimitHabits, have_limits
 from hadar_slurm.lab.traces.speeds import TypeSpeed
 from hadar_slurm.policies.policy import DEFAULT_USER_SHARES, Policy
@@ -43,7 +44,7 @@ from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.sim.claims import UserClaim
 
 # Increased when the format of a cell's file changes.
-VERSION = 1
+VERSION = 2
 
 Record = dict[str, Any]
 
@@ -295,12 +296,27 @@ def _figures(cell: Cell, result: Result, limits: Bounds) -> Record:
         **{f"bound_{name}": value for name, value in asdict(limits).items()},
         **_over_bounds(cell, result, limits),
         "jcts_s": [round(jct.jct_s, 3) for jct in ended],
+        **_places(specs, result),
         **_recorded(cell.workload, result),
         "killed_jobs": [number for number, jct in enumerate(ended) if jct.is_killed],
         "users": [spec.user for spec in specs],
         **({} if cell.adoption is None else {"adopters": sorted(cell.adopters)}),
         "gpu_hours": [_gpu_hours(spec, cell.cluster) for spec in specs],
         "occupancy": occupancy.to_tree(drawn) if drawn else None,
+    }
+
+
+def _places(specs: Sequence[JobSpec], result: Result) -> Record:
+    """Return each job's GPUs, time to the first of them, and GPU type for most of its GPU time."""
+    queued_s, _ = waits_s(result.segments, {spec.job_id: spec for spec in specs})
+    held = {spec.job_id: Counter[str]() for spec in specs}
+    for ran in result.segments:
+        for gpu_type, count in ran.gang.gpus_by_type.items():
+            held[ran.job_id][gpu_type] += round(count * (ran.end_s - ran.start_s))
+    return {
+        "queued_s": [round(queued_s[spec.job_id], 3) for spec in specs],
+        "gpus": [spec.num_gpus for spec in specs],
+        "gpu_types": [held[spec.job_id].most_common(1)[0][0] for spec in specs],
     }
 
 

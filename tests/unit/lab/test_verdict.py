@@ -59,7 +59,7 @@ def test_the_first_day_is_not_called_the_best_case() -> None:
         "With sizes learned from the jobs that end and no job movable, hadar would lengthen the "
         "mean completion time by 25 % beside the strongest plain Slurm (slurm)."
     )
-    assert "The worst user's jobs take 12.0 times as long as alone, under plain Slurm 8.0." in text
+    assert "over their time alone, is 12.0, under plain Slurm 8.0." in text
     assert "Time limits end 3 jobs, under plain Slurm 0, and these count as done." in text
     assert "It is one run of few jobs, in which single ones decide" in text
     assert "best case" not in text

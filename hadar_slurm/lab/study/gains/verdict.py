@@ -14,6 +14,7 @@ from math import log
 from hadar_slurm.lab.study.compare import Record
 from hadar_slurm.lab.study.experiment import SPEEDS
 from hadar_slurm.lab.study.gains.intervals import PERCENT, Interval
+from hadar_slurm.lab.study.gains.losers import LONGER, LONGER_S, UserChange, losers_of
 from hadar_slurm.lab.study.gains.pairs import Gain, gains_of, is_of
 from hadar_slurm.lab.study.summary import HOUR_S, ComparableRuns
 
@@ -28,6 +29,10 @@ _CANNOT = (
     " That is too far to state a gain: Slurm was set up otherwise than assumed, users chose their "
     "types otherwise, or jobs waited for what is not in the history (other jobs, limits, nodes "
     "down). docs/policies.md has the words that describe a site's Slurm."
+)
+_LONGER = (
+    f"Users wait longer where their jobs take more than {100 * (LONGER - 1):.0f} % and "
+    f"{LONGER_S / 60:.0f} minutes longer on the mean, or time limits end more of them."
 )
 _ONE_RUN = (
     f"The interval has the gain in {PERCENT} % of all cases with other users and days like these; "
@@ -66,7 +71,8 @@ def verdict(found: Sequence[ComparableRuns]) -> tuple[str, ...]:
 def gains_tree(found: Sequence[ComparableRuns]) -> list[Record]:
     """Return the gain of each run over the strongest plain Slurm beside it, 0.12 for 12 % less.
 
-    `interval` is [least, largest] gain, null where there are too few jobs.
+    `interval` is [least, largest] gain, null where there are too few jobs; `users` is null where
+    jobs have none.
     """
     return [
         {
@@ -76,10 +82,22 @@ def gains_tree(found: Sequence[ComparableRuns]) -> list[Record]:
             "beside": pair.theirs["policy"],
             "gain": 1.0 - pair.ratio,
             "interval": (near := pair.interval) and [1.0 - near.high, 1.0 - near.low],
+            "users": _users_tree(*losers_of(pair)),
         }
         for gain in gains_of(found)
         for pair in gain.pairs
     ]
+
+
+def _users_tree(number: int, losers: Sequence[UserChange]) -> Record | None:
+    if not number:
+        return None
+    return {
+        "number": number,
+        "lose": len(losers),
+        "share": len(losers) / number,
+        "worst": losers[0].tree if losers else None,
+    }
 
 
 def _happened(found: Sequence[ComparableRuns]) -> tuple[list[str], bool]:
@@ -122,6 +140,7 @@ def _first(gains: Sequence[Gain]) -> str:
             f"{_per_cent(abs(1 - gain.ratio))}"
             + (f" ({_between(gain.interval)}{runs})" if gain.interval else "")
             + f" beside the strongest plain Slurm ({opponents})" * (opponents != before[2])
+            + _how_many_lose(gain)
         )
         before = name, verb, opponents
     text = "; ".join(parts)
@@ -132,6 +151,16 @@ def _conditions(gain: Gain) -> str:
     moves = {None: "every job movable", 0.0: "no job movable", 100.0: "every job movable"}
     share = moves.get(gain.movable) or f"{gain.movable:g} % of the jobs movable"
     return f"{_SIZES[_sizes(gain)]} and {share}"
+
+
+def _how_many_lose(gain: Gain) -> str:
+    """Return the share of the users who lose, of all runs together; "" where jobs have none."""
+    found = [losers_of(pair) for pair in gain.pairs]
+    number, lose = sum(users for users, _ in found), sum(len(losers) for _, losers in found)
+    if not number:
+        return ""
+    runs = f" of {len(found)} runs" if len(found) > 1 else ""
+    return f", and {lose or 'none'} of {number} users{runs} would wait longer"
 
 
 def _between(interval: Interval) -> str:
@@ -160,18 +189,27 @@ def _details(gains: Sequence[Gain]) -> Iterator[str]:
 
 
 def _users(gain: Gain) -> str:
-    """Return how the user fares for whom jobs are slowed down most."""
+    """Return how the user fares who loses most, and the one whose jobs are slowed down most."""
+    found = [(worst, pair) for pair in gain.pairs for worst in losers_of(pair)[1][:1]]
+    text = ""
+    if found:
+        worst, _ = max(found, key=lambda each: each[0].ratio)
+        text += (
+            f" Most loses {worst.user} ({worst.jobs} {'job' if worst.jobs == 1 else 'jobs'} of "
+            f"{worst.gpus:.3g} GPUs): {worst.mean_jct_s / HOUR_S:.2f} h instead of "
+            f"{worst.mean_jct_before_s / HOUR_S:.2f} h on the mean ({worst.why})."
+        )
     known = [p for p in gain.pairs if p.ours.get("max_user_slowdown") is not None]
-    if not known:
-        return ""
-    ours, theirs = (
-        statistics.fmean(float(pair[side]["max_user_slowdown"]) for pair in known)
-        for side in (0, 1)
-    )
-    return (
-        f" The worst user's jobs take {ours:.1f} times as long as alone, under plain Slurm "
-        f"{theirs:.1f}."
-    )
+    if known:
+        ours, theirs = (
+            statistics.fmean(float(pair[side]["max_user_slowdown"]) for pair in known)
+            for side in (0, 1)
+        )
+        text += (
+            f" The largest mean slow-down of a user's jobs, over their time alone, is {ours:.1f}, "
+            f"under plain Slurm {theirs:.1f}."
+        )
+    return text
 
 
 def _killed(gain: Gain) -> str:
@@ -183,7 +221,9 @@ def _killed(gain: Gain) -> str:
 
 
 def _certainty(gains: Sequence[Gain]) -> Iterator[str]:
-    """Yield what intervals of one run are, and that there is none."""
+    """Yield what waiting longer is, what intervals of one run are, and that there is none."""
+    if any(map(_how_many_lose, gains)):
+        yield _LONGER
     single = [gain for gain in gains if len(gain.pairs) == 1]
     if any(gain.interval for gain in single):
         yield _ONE_RUN
