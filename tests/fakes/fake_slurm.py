@@ -345,7 +345,7 @@ class FakeSlurm:
                 job.hold, job.reason = "user", "JobHeldUser"
         for node in self.nodes.values():
             node.has_reported = False
-            self._later(UNREPORTED_S, partial(setattr, node, "has_reported", True))
+            self.later(UNREPORTED_S, partial(setattr, node, "has_reported", True))
 
     # Requests of the tools to slurmctld. They raise Rejected.
 
@@ -379,7 +379,7 @@ class FakeSlurm:
             was_running = job.state == "RUNNING"
             self._requeued(job)
             if was_running:
-                self._later(LEAVING_S, partial(self._left, job, job.run))
+                self.later(LEAVING_S, partial(self._left, job, job.run))
             else:
                 self._left(job)
         if hold:
@@ -402,9 +402,9 @@ class FakeSlurm:
             raise Rejected("Invalid job id specified")
         job.times_asked_to_save += 1
         if job.dies_of_usr1:
-            self._later(SAVING_S, partial(self._die, job, job.run))
+            self.later(SAVING_S, partial(self._die, job, job.run))
         elif not job.ignores_usr1:
-            self._later(SAVING_S, partial(self._save, job, job.run))
+            self.later(SAVING_S, partial(self._save, job, job.run))
 
     def notify(self, job: FakeJob, text: str) -> None:
         """Print a message in a running job's output."""
@@ -529,7 +529,8 @@ class FakeSlurm:
 
     # Time and placement.
 
-    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Do something once `seconds` have passed."""
         heappush(self._agenda, (self.now_s + seconds, next(self._ticks), act))
 
     def _only_waits_for_time(self, job: FakeJob) -> bool:
@@ -547,7 +548,7 @@ class FakeSlurm:
         """End a running job in `state`, once it has left its nodes."""
         job.state, job.after_leaving, job.ended_s = "COMPLETING", state, self.now_s
         job.run += 1
-        self._later(LEAVING_S, partial(self._left, job, job.run))
+        self.later(LEAVING_S, partial(self._left, job, job.run))
 
     def _left(self, job: FakeJob, run: int | None = None) -> None:
         """Free the GPUs of a job that has left its nodes."""
@@ -565,7 +566,7 @@ class FakeSlurm:
         if job.run == run and job.state == "RUNNING":
             job.saved_s = job.done_s + self.now_s - job.started_s
             self.report(job, "saved")
-            self._later(MOVE_WAIT_S, partial(self._go_on, job, run))
+            self.later(MOVE_WAIT_S, partial(self._go_on, job, run))
 
     def _die(self, job: FakeJob, run: int) -> None:
         if job.run == run and job.state == "RUNNING":
@@ -667,7 +668,7 @@ class FakeSlurm:
         job.run += 1
         self.report(job, "running")
         if job.work_s < FOREVER_S:
-            self._later(job.work_s - job.done_s, partial(self._finish, job, job.run))
+            self.later(job.work_s - job.done_s, partial(self._finish, job, job.run))
 
     def holders(self) -> defaultdict[str, list[FakeJob]]:
         """Return the jobs that hold GPUs, by node."""

@@ -33,6 +33,8 @@ from hadar_slurm.slurm.settings import BackendSettings
 
 # How long a requeued job may take to leave its nodes; Slurm's KillWait is 30 s by default.
 _LEAVE_S = 45.0
+# How long it may be pending there without our hold; then its owner has released it.
+_UNHELD_S = 2.0
 _POLL_S = 0.1
 # A signal may be lost, for example while a program replaces its handlers.
 _ASK_EVERY_S = 1.0
@@ -206,19 +208,19 @@ class Mover:
 
     def _await_pending(self, leaving: Sequence[Stop], deadline_s: float) -> None:
         """Wait until jobs are pending and held: Slurm drops earlier changes without an error."""
+        until_s = dict.fromkeys(leaving, deadline_s)
         while leaving:
-            queue, waiting = self._queue(), []
+            queue, waiting, now_s = self._queue(), [], self.now_s()
             for stop in leaving:
                 row = queue.get(stop.job_id)
                 if row is not None and row.is_held_by_user:
                     self._outcomes.setdefault(stop, Outcome(stop, Status.DONE))
-                elif row is not None and row.state in ("PENDING", "COMPLETING"):
+                elif row and row.state in ("PENDING", "COMPLETING") and now_s < until_s[stop]:
+                    if row.state == "PENDING":
+                        until_s[stop] = min(until_s[stop], now_s + _UNHELD_S)
                     waiting.append(stop)
                 else:
                     self._defer([stop], _state_now(row))
-            if waiting and self.now_s() >= deadline_s:
-                self._defer(waiting, "it is still on its nodes")
-                return
             if leaving := waiting:
                 self.pause(_POLL_S)
 
@@ -262,10 +264,9 @@ class Mover:
         keeps_types = self.slurm.abilities.keeps_types
         for start, row in rows.items():
             named = self.ledger[row.key].named_types(row) if keeps_types else frozenset()
-            names_type = must_name_type(named, start.gang, reading.cluster)
+            names[start] = names_type = must_name_type(named, start.gang, reading.cluster)
             request = request_for(start.gang, self.slurm.version, names_type=names_type)
             request = self._with_sizes(request, start, row, reading)
-            names[start] = names_type
             shown, on = reading.shown(row.key), self.seen.limits_s.get(row.key, {})
             pins[start] = self._event(
                 Kind.PIN,
@@ -331,10 +332,9 @@ class Mover:
         asked = [start for start in starts if any(self._asked.get(start, ()))]
         if not asked:
             return {}
-        try:
+        sizes: Mapping[JobId, tuple[str, ...]] = {}
+        with suppress(SlurmUnavailable):
             sizes = self.slurm.read().sizes
-        except SlurmUnavailable:
-            sizes = {}
         return {start: tuple(sizes.get(start.job_id, ("",) * len(SIZES))) for start in asked}
 
     def _queue(self, jobs: Collection[JobId] = ()) -> dict[JobId, QueueRow]:

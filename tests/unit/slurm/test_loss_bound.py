@@ -116,6 +116,17 @@ def test_a_silent_job_is_requeued_without_a_signal(bench: Bench) -> None:
     assert bench.job.times_asked_to_save == 0
 
 
+def test_a_job_released_by_its_owner_as_it_leaves_is_not_waited_for(bench: Bench) -> None:
+    """Otherwise whoever releases jobs that hadard requeues would delay all others' starts."""
+    bench.until_ran(2 * MOST_S)
+    before_s = bench.slurm.now_s
+    bench.slurm.later(0.1, lambda: bench.slurm.release(bench.job))
+    outcome = bench.stop()
+    assert (outcome.status, outcome.detail) == (Status.DEFERRED, "it is PENDING now")
+    assert bench.slurm.now_s - before_s < 10.0
+    assert bench.job.hold == ""
+
+
 def test_a_silent_job_runs_for_twice_what_it_may_lose(bench: Bench) -> None:
     """Before, it stays, and its remark says why; its cost is the mean of what it may lose."""
     job = bench.until_ran(2 * MOST_S - 1.0)
