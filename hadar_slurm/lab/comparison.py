@@ -62,9 +62,9 @@ from hadar_slurm.policies.registry import DEFAULT_POLICY, POLICY_NAMES
 from hadar_slurm.sim.backend import GAVEL_RULES
 
 _GAVEL = "gavel"
-# Of Slurm's history: hadar, and users who leave all types open, in two forms, who leave out types
-# that are slow for them, and who look where they would end first.
-FIRST_DAY = (DEFAULT_POLICY, "slurm", "slurm:list", "slurm:list:open", "slurm:list:look")
+# Of Slurm's history: users who leave all types open, in two forms, who leave out types that are
+# slow for them, and who look where they would end first; and hadar.
+FIRST_DAY = ("slurm", "slurm:list", "slurm:list:open", "slurm:list:look", DEFAULT_POLICY)
 
 
 def choices_by(
@@ -265,7 +265,7 @@ def _drawn(
                 seed=seed,
                 speeds=found.speeds,
                 held=found.held,
-                jcts_s=found.jcts_s,
+                recorded=found.recorded,
                 history=tuple(read_history(choices.history, reading, seed or 0)),
             )
             yield from with_limits(jobs, reading.cluster, choices.limits, choices.seeds)

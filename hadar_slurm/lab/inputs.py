@@ -30,6 +30,7 @@ from hadar_slurm.lab.traces.load import (
     parse_trace,
     without_unfit,
 )
+from hadar_slurm.lab.traces.model import RecordedTimes
 from hadar_slurm.lab.traces.restart import RestartCosts
 from hadar_slurm.lab.traces.speeds import TypeSpeed
 from hadar_slurm.lab.traces.workload import GENERATORS, generate
@@ -150,7 +151,7 @@ class ReadJobs(NamedTuple):
     # The GPU types that each job held, in lower case; empty where that is not known.
     held: Mapping[JobId, frozenset[str]] = {}
     # The completion times that were recorded, in seconds; empty where these are not known.
-    jcts_s: Mapping[JobId, float] = {}
+    recorded: Mapping[JobId, RecordedTimes] = {}
 
 
 def read_workload(
@@ -182,7 +183,7 @@ def read_workload(
         trace = _fitting(trace, reading, rules)
     notes = [f"{text}: {part}" for part in (*trace.skipped, *trace.notes)]
     specs = _with_costs(trace.jobs, reading.costs)
-    return ReadJobs(specs, notes, trace.speeds, held=trace.held, jcts_s=trace.jcts_s)
+    return ReadJobs(specs, notes, trace.speeds, held=trace.held, recorded=trace.recorded)
 
 
 def _fitting(trace: Trace, reading: TraceOptions, rules: GangRules) -> Trace:

@@ -21,6 +21,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hadar_slurm.core.cluster import Cluster, JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.throughput import Throughputs
@@ -38,6 +40,7 @@ from hadar_slurm.lab.study.experiment import (
 )
 from hadar_slurm.lab.study.figures import Result, waits_s
 from hadar_slurm.lab.traces.limits import LimitHabits, have_limits
+from hadar_slurm.lab.traces.model import RecordedTimes
 from hadar_slurm.lab.traces.speeds import TypeSpeed
 from hadar_slurm.policies.policy import DEFAULT_USER_SHARES, Policy
 from hadar_slurm.policies.registry import make_policy
@@ -77,8 +80,8 @@ class StudyWorkload:
     speeds: tuple[TypeSpeed, ...] = ()
     # The GPU types that each job held, in lower case; empty where that is not known.
     held: Mapping[JobId, frozenset[str]] = field(default_factory=dict)
-    # The completion times that were recorded, in seconds; empty where these are not known.
-    jcts_s: Mapping[JobId, float] = field(default_factory=dict)
+    # What was recorded of the jobs; empty where that is not known.
+    recorded: Mapping[JobId, RecordedTimes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +114,12 @@ class Cell:
         """Return a digest of all inputs of the run."""
         jobs = self.workload
         specs = _specs_digest(jobs.specs), jobs.claims, _specs_digest(jobs.history)
+        recorded = sorted(jobs.recorded.items())
         policies = {type(make_policy(self.policy)).__module__, type(self.make_policy()).__module__}
         code = [run_experiment.__module__, *sorted(policies)]
         programs = sorted(versions().items()), code_digest(code)
         policy = self.policy, self.user_shares, self.adoption is not None, sorted(self.adopters)
-        parts = [VERSION, specs, self.cluster, policy, self.settings, *programs]
+        parts = [VERSION, specs, recorded, self.cluster, policy, self.settings, *programs]
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
     @property
@@ -297,7 +301,7 @@ def _figures(cell: Cell, result: Result, limits: Bounds) -> Record:
         **_over_bounds(cell, result, limits),
         "jcts_s": [round(jct.jct_s, 3) for jct in ended],
         **_places(specs, result),
-        **_recorded(cell.workload, result),
+        **_recorded(cell, result),
         "killed_jobs": [number for number, jct in enumerate(ended) if jct.is_killed],
         "users": [spec.user for spec in specs],
         **({} if cell.adoption is None else {"adopters": sorted(cell.adopters)}),
@@ -320,18 +324,35 @@ def _places(specs: Sequence[JobSpec], result: Result) -> Record:
     }
 
 
-def _recorded(jobs: StudyWorkload, result: Result) -> Record:
-    """Return the mean JCT that was recorded, and that of the same jobs here; nothing if unlike.
+def _recorded(cell: Cell, result: Result) -> Record:
+    """Return figures of what was recorded, and the mean JCT of the same jobs here; else nothing.
 
-    Where arrivals are scaled to a load, the recorded times are those of other arrivals.
+    Of plain Slurm also how far off that mean is. Where arrivals are scaled to a load, the recorded
+    times are those of other arrivals.
     """
-    pairs = [
-        (jobs.jcts_s[done.job_id], done.jct_s) for done in result.jcts if done.job_id in jobs.jcts_s
-    ]
-    if not pairs or jobs.load is not None:
+    known = cell.workload.recorded
+    pairs = [(known[done.job_id], done) for done in result.jcts if done.job_id in known]
+    if not pairs or cell.workload.load is not None:
         return {}
-    was_s, is_s = (sum(times_s) / len(pairs) for times_s in zip(*pairs, strict=True))
-    return {"recorded": {"jobs": len(pairs), "mean_jct_s": was_s, "simulated_jct_s": is_s}}
+    jcts_s = np.array([was.jct_s for was, _ in pairs])
+    p50_jct_s, p95_jct_s, p99_jct_s = (float(np.percentile(jcts_s, q)) for q in (50, 95, 99))
+    was_s, is_s = float(jcts_s.mean()), sum(done.jct_s for _, done in pairs) / len(pairs)
+    first_s = min(done.submitted_s for done in result.jcts)
+    last_s = max(done.submitted_s + was.jct_s for was, done in pairs)
+    recorded = {
+        "jobs": len(pairs),
+        "mean_jct_s": was_s,
+        "simulated_jct_s": is_s,
+        "p50_jct_s": p50_jct_s,
+        "p95_jct_s": p95_jct_s,
+        "p99_jct_s": p99_jct_s,
+        "mean_queueing_s": sum(was.queued_s for was, _ in pairs) / len(pairs),
+        "max_wait_s": max(was.queued_s for was, _ in pairs),
+        **({"ttd_s": last_s - first_s} if len(pairs) == len(result.jcts) else {}),
+    }
+    is_plain = getattr(make_policy(cell.policy), "keeps_limits", False)
+    off = {"off": is_s / was_s - 1.0} if is_plain and was_s > 0 else {}
+    return {"recorded": recorded, **off}
 
 
 def _gpu_hours(spec: JobSpec, cluster: Cluster) -> float:

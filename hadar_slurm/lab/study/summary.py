@@ -17,6 +17,8 @@ GROUP_LABELS = (
 
 
 _LEAST = "least"
+# The row of what was recorded.
+HAPPENED = "what happened"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,12 @@ USER_COLUMNS: tuple[Column, ...] = (
         "Mean slow-down of the jobs of the user for whom it is largest.",
         2,
     ),
+)
+_OFF = _percent(
+    "off",
+    "off by %",
+    "Mean JCT of plain Slurm beside what happened, of the jobs whose start the history has: above "
+    "0 it is longer. Where every plain Slurm is far off, the other rows say little of this site.",
 )
 KILLED_COLUMNS: tuple[Column, ...] = (
     Column("killed", "timed out", "Jobs ended by their time limit with steps left."),
@@ -221,6 +229,7 @@ class ComparableRuns:
         absent = () if has_users else USER_COLUMNS
         absent += () if self.has_killed else KILLED_COLUMNS
         known = [column for column in COLUMNS if column not in absent]
+        known[:0] = [_OFF] * any(_OFF.get(record) is not None for record in records)
         return (*known, *map(_held, self.gpu_types), *LAST_COLUMNS)
 
     @cached_property
@@ -231,6 +240,21 @@ class ComparableRuns:
     def column(self, name: str) -> Column:
         """Return the column with this name."""
         return next(column for column in self.columns if column.name == name)
+
+    @cached_property
+    def happened(self) -> PolicyRecords | None:
+        """Return what was recorded of the jobs, as a row of the table; None if nothing was."""
+        found = (r for entry in self.done for r in entry.records if r.get("recorded"))
+        if not (record := next(found, None)):
+            return None
+        number, jobs = record["recorded"]["jobs"], self.labels["jobs"]
+        name = HAPPENED if number == jobs else f"{HAPPENED} ({number:,} of {jobs} jobs)"
+        return PolicyRecords(name, (record["recorded"],))
+
+    @property
+    def rows(self) -> tuple[PolicyRecords, ...]:
+        """Return the rows of the table, what happened first."""
+        return (*([self.happened] if self.happened else []), *self.entries)
 
     @property
     def num_seeds(self) -> int:

@@ -28,8 +28,8 @@ from hadar_slurm.lab.study.summary import KILLED_WORDS, ComparableRuns, Note
 # have room for all columns, whatever the GPU types.
 _WIDE, _FILES = 200, 400
 _FEW = (
-    "ttd_h", "ttd_over_bound", "mean_jct_h", "mean_jct_over_bound", "p95_jct_h", "queueing_h",
-    "mean_ftf", "utilization", "killed", "killed_share", "moves", "decision_ms_p50",
+    "off", "ttd_h", "ttd_over_bound", "mean_jct_h", "mean_jct_over_bound", "p95_jct_h",
+    "queueing_h", "mean_ftf", "utilization", "killed", "killed_share", "moves", "decision_ms_p50",
 )  # fmt: skip
 _READABLE = 100
 # Of a folded table, in a terminal.
@@ -157,7 +157,7 @@ def _group_table(group: ComparableRuns, *, has_room: bool) -> Table:
         first, _, rest = column.heading.rpartition(" ")
         table.add_column(f"{first}\n{rest}".strip(), justify="right", vertical="bottom")
         best[column.name] = group.best(column)
-    for entry in group.entries:
+    for entry in group.rows:
         if not entry.records:
             table.add_row(entry.policy, Text("failed", style="red"))
             continue

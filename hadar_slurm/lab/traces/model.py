@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
@@ -20,6 +21,13 @@ class Skipped:
 
     def __str__(self) -> str:
         return f"{self.count} left out: {self.reason}, such as {self.first}"
+
+
+class RecordedTimes(NamedTuple):
+    """When a job really started and ended, in seconds after its submission."""
+
+    queued_s: float
+    jct_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +47,8 @@ class Trace:
     speeds: tuple[TypeSpeed, ...] = ()
     # The GPU types that each job held, in lower case; empty for formats that do not say it.
     held: Mapping[JobId, frozenset[str]] = field(default_factory=dict)
-    # The completion times that were recorded, in seconds; empty for formats that do not say it.
-    jcts_s: Mapping[JobId, float] = field(default_factory=dict)
+    # What was recorded of jobs whose start is known; empty for formats that do not say it.
+    recorded: Mapping[JobId, RecordedTimes] = field(default_factory=dict)
 
     def first(self, number: int | None) -> Trace:
         """Return the trace with the first `number` jobs only; None keeps all."""

@@ -36,7 +36,7 @@ from hadar_slurm.lab.traces.fields import (
     shown,
 )
 from hadar_slurm.lab.traces.limits import have_limits
-from hadar_slurm.lab.traces.model import Skipped, Tally, Trace, by_arrival
+from hadar_slurm.lab.traces.model import RecordedTimes, Skipped, Tally, Trace, by_arrival
 from hadar_slurm.lab.traces.speeds import SpeedTable
 from hadar_slurm.submit.options import split_options
 
@@ -105,7 +105,7 @@ def read_sacct(
         notes=notes,
         speeds=assumed,
         held=held,
-        jcts_s=_jcts_s(jobs, started_s),
+        recorded=_recorded(jobs, started_s),
     )
 
 
@@ -118,11 +118,15 @@ def _check_any(jobs: Sequence[JobSpec], skipped: Sequence[Skipped], origin: str)
         )
 
 
-def _jcts_s(jobs: Iterable[JobSpec], started_s: Mapping[JobId, int | None]) -> dict[JobId, float]:
-    """Return the completion times of jobs whose start is known; each trains a step a second."""
+def _recorded(
+    jobs: Iterable[JobSpec], started_s: Mapping[JobId, int | None]
+) -> dict[JobId, RecordedTimes]:
+    """Return the times of jobs whose start is known; each trains a step a second."""
     found = ((job, started_s[job.job_id]) for job in jobs)
     return {
-        job.job_id: start_s - job.submitted_s + job.total_steps
+        job.job_id: RecordedTimes(
+            start_s - job.submitted_s, start_s - job.submitted_s + job.total_steps
+        )
         for job, start_s in found
         if start_s is not None and start_s >= job.submitted_s
     }

@@ -169,7 +169,7 @@ def history_of(policy: str, *, late_s: float = 0.0) -> str:
 
 def judged(text: str, *policies: str) -> str:
     trace = parse_trace(text, "made", read_table(None), CLUSTER)
-    jobs = StudyWorkload(name="made", specs=trace.jobs, jcts_s=trace.jcts_s)
+    jobs = StudyWorkload(name="made", specs=trace.jobs, recorded=trace.recorded)
     cell = Cell(workload=jobs, cluster=CLUSTER, cluster_name="modern", policy="hadar")
     return "\n".join(verdict(groups([run_cell(replace(cell, policy=name)) for name in policies])))
 
