@@ -6,6 +6,7 @@ import argparse
 import json
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from slurm_fidelity.drawn import DATA
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "slurm_fidelity"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "slurm-fidelity.md"
 LISTS, PLAYS = RESULTS / "lists.json.gz", RESULTS / "plays.json.gz"
+STEERED, JUDGED = RESULTS / "steered.json.gz", RESULTS / "judged.json"
+GAINS, HISTORIES = RESULTS / "gains.json", RESULTS / "histories.json"
 
 
 def main() -> None:
@@ -26,13 +29,20 @@ def main() -> None:
     real.add_argument("names", nargs="+", metavar="NAME")
     real.add_argument("--to", type=Path, required=True, help="a directory for the recordings")
     real.add_argument("--slurm", metavar="VERSION", help="in the image that docker/up has made")
+    real.add_argument("--steered", action="store_true", help="under hadard in mode steer")
     gather = commands.add_parser("gather", help="put recordings into the file of results")
     gather.add_argument("directory", type=Path)
+    gather.add_argument("--steered", action="store_true", help="they are plays under hadard")
     commands.add_parser("judge", help="simulate what was played, and write the page")
+    commands.add_parser("gains", help="simulate what was played steered; write its section")
+    commands.add_parser("histories", help="compare plays as histories; write their section")
     given = parser.parse_args()
     # So that a play is cleaned up after SIGTERM as after Control-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    command = {"draw": draw, "real": play_real, "gather": put_together, "judge": judge_all}
+    command = {
+        "draw": draw, "real": play_real, "gather": put_together, "judge": judge_all,
+        "gains": judge_gains, "histories": judge_histories,
+    }  # fmt: skip
     command[given.command](given)
 
 
@@ -58,6 +68,7 @@ def play_real(given: argparse.Namespace) -> None:
         return
     from slurm_fidelity.jobs import read_lists, write_plays
     from slurm_fidelity.real import PlayError, play
+    from slurm_fidelity.steered import play_steered
 
     lists = read_lists(LISTS)
     given.to.mkdir(parents=True, exist_ok=True)
@@ -67,7 +78,10 @@ def play_real(given: argparse.Namespace) -> None:
             print(f"{time.strftime('%H:%M:%S')} {name}: {text}", flush=True)
 
         try:
-            played = play(lists[name], say=say)
+            if given.steered:
+                played = play_steered(lists[name], say=say, logs=given.to)
+            else:
+                played = play(lists[name], say=say)
         except PlayError as error:
             say(str(error))
             continue
@@ -79,11 +93,12 @@ def put_together(given: argparse.Namespace) -> None:
     """Put the recordings of a directory into the file of results."""
     from slurm_fidelity.jobs import read_plays, write_plays
 
-    plays = read_plays(PLAYS)
+    kept = STEERED if given.steered else PLAYS
+    plays = read_plays(kept)
     known = {(each.list, each.made, each.slurm) for each in plays}
     for path in sorted(given.directory.glob("*.json.gz")):
         plays += [p for p in read_plays(path) if (p.list, p.made, p.slurm) not in known]
-    write_plays(sorted(plays, key=lambda p: (p.list, p.slurm, p.made)), PLAYS)
+    write_plays(sorted(plays, key=lambda p: (p.list, p.slurm, p.made)), kept)
     print(f"{len(plays)} plays")
 
 
@@ -96,11 +111,57 @@ def judge_all(given: argparse.Namespace) -> None:
     judged = judge(read_lists(LISTS), read_plays(PLAYS))
     plays = sorted(play.made for play in read_plays(PLAYS))
     about = f"Played on {plays[0][:10]} on two cores, beside other work"
-    PAGE.write_text(page(judged, about), encoding="utf-8")
     tree = record(judged, about)
-    (RESULTS / "judged.json").write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
+    JUDGED.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
+    _write_page(page(judged, about))
     for name, part in tree["means"].items():
         print(name, {key: round(value, 3) for key, value in part.items()})
+
+
+def judge_gains(given: argparse.Namespace) -> None:
+    """Simulate what was played under hadard, and write the section and the record."""
+    from slurm_fidelity.gains import gains, record
+    from slurm_fidelity.jobs import read_lists, read_plays
+
+    judged = json.loads(JUDGED.read_text(encoding="utf-8"))["lists"]
+    plain = {
+        (each["list"], each["slurm"]): [figures["mean_jct_s"] for figures in each["simulated"]]
+        for each in judged
+    }
+    found = gains(read_lists(LISTS), read_plays(PLAYS), read_plays(STEERED), plain)
+    tree = record(found)
+    GAINS.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
+    _write_page(PAGE.read_text(encoding="utf-8"))
+    print(f"off by {tree['mean_off']:.1f} points in the mean of {len(found)} lists")
+
+
+def judge_histories(given: argparse.Namespace) -> None:
+    """Compare the first play of each list as a history, and write the section and the record."""
+    from slurm_fidelity.histories import judged, record
+    from slurm_fidelity.jobs import read_lists, read_plays
+
+    lists, first = read_lists(LISTS), {play.list: play for play in reversed(read_plays(PLAYS))}
+    with tempfile.TemporaryDirectory(prefix="hadar-fid-") as scratch:
+        found = [judged(lists[name], first[name], Path(scratch)) for name in sorted(first)]
+    tree = record(found)
+    HISTORIES.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
+    _write_page(PAGE.read_text(encoding="utf-8"))
+    print(*(f"{each['list']}: {each['usual']['off']:+.1%}" for each in tree), sep="\n")
+
+
+def _write_page(text: str) -> None:
+    """Write the page, with the sections of the records that there are."""
+    from slurm_fidelity import sections
+    from slurm_fidelity.histories import USUAL
+
+    if GAINS.exists():
+        tree = json.loads(GAINS.read_text(encoding="utf-8"))
+        text = sections.with_section(text, sections.GAINS, sections.gains_section(tree))
+    if HISTORIES.exists():
+        tree = json.loads(HISTORIES.read_text(encoding="utf-8"))
+        part = sections.histories_section(tree, USUAL)
+        text = sections.with_section(text, sections.HISTORIES, part)
+    PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

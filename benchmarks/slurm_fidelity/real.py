@@ -11,8 +11,8 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,8 @@ from slurm_fidelity.jobs import MINUTE_S, JobList, ListedJob, Play, Run
 from slurm_fidelity.settings import CALC_PERIOD_MIN, sbatch_options, slurm_conf
 
 Say = Callable[[str], None]
+# Submits a job with these words of sbatch.
+Submit = Callable[[ListedJob, Sequence[str]], object]
 
 # $1 is the job's number; the others are TYPE:SECONDS-WITHIN-A-NODE:SECONDS-OVER-SEVERAL, the
 # slowest type first.
@@ -59,12 +61,28 @@ class _Stage:
     period_at: float
 
 
-def play(jobs: JobList, *, say: Say = lambda line: None, most_s: float = 0.0) -> Play:
+# Given a cluster and an empty directory, how jobs are submitted during a play.
+Way = Callable[[LocalCluster, Path], AbstractContextManager[Submit]]
+
+
+@contextmanager
+def plainly(cluster: LocalCluster, scratch: Path) -> Iterator[Submit]:
+    """Submit jobs by sbatch."""
+    run = cluster.runner(timeout_s=60).run
+    yield lambda job, words: run(["sbatch", "--parsable", *words])
+
+
+def play(
+    jobs: JobList, *, way: Way = plainly, say: Say = lambda line: None, most_s: float = 0.0
+) -> Play:
     """Play a list and return what happened; raises PlayError after `most_s` real seconds."""
     most_s = most_s or max(_LEAST_S, _MOST_TIMES * _work_s(jobs))
     with _stage(jobs, say) as stage:
-        began_at, late_s = _submit(jobs, stage, say)
-        _wait(jobs, stage, began_at, most_s, say)
+        scratch = stage.log.parent / "way"
+        scratch.mkdir()
+        with way(stage.cluster, scratch) as submit:
+            began_at, late_s = _submit(jobs, stage, submit, say)
+            _wait(jobs, stage, began_at, most_s, say)
         runs = _runs(jobs, stage, began_at)
         version = stage.cluster.runner().run(["sinfo", "-V"]).split()[-1]
     period_s = CALC_PERIOD_MIN * MINUTE_S
@@ -148,9 +166,8 @@ def _with_accounts(cluster: LocalCluster, jobs: JobList) -> float:
     raise PlayError(f"nodes are not idle again: {cluster.status().nodes}")
 
 
-def _submit(jobs: JobList, stage: _Stage, say: Say) -> tuple[float, float]:
+def _submit(jobs: JobList, stage: _Stage, submit: Submit, say: Say) -> tuple[float, float]:
     """Submit every job at its time; return when time 0 was, and how late one was at most."""
-    run = stage.cluster.runner(timeout_s=60).run
     began_at, late_s = time.time() + 0.5, 0.0
     for count, job in enumerate(jobs.jobs, 1):
         due_at = began_at + job.submit_s / jobs.compression
@@ -158,9 +175,9 @@ def _submit(jobs: JobList, stage: _Stage, say: Say) -> tuple[float, float]:
             time.sleep(min(left_s, 0.2))
         late_s = max(late_s, -left_s)
         account = [f"--account={job.user}"] if jobs.fairshare != "no" else []
-        words = ["sbatch", "--parsable", "--output=/dev/null", "--chdir=/", *account]
+        words = ["--output=/dev/null", "--chdir=/", *account]
         words += [f"--job-name=j{job.number}", *sbatch_options(job, jobs)]
-        run([*words, str(stage.script), str(job.number), *_pace(job, jobs.compression)])
+        submit(job, [*words, str(stage.script), str(job.number), *_pace(job, jobs.compression)])
         if count % 20 == 0:
             say(f"{count} of {len(jobs.jobs)} jobs submitted, {time.time() - began_at:.0f} s")
     return began_at, late_s

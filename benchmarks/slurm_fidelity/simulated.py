@@ -13,6 +13,7 @@ from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment
+from hadar_slurm.lab.study.figures import Result
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.policies.registry import make_policy
 from slurm_fidelity.jobs import JobList, ListedJob, Play, Run
@@ -50,7 +51,11 @@ def simulate(
     limits = {JobId(str(job.number + 1)): jobs.limit_s(job) for job in jobs.jobs}
     made = _WithLimits(make_policy(policy or policy_name(jobs)), limits)
     settings = ExperimentSettings(round_s=float(jobs.compression))
-    result = run_experiment(specs, cluster_of(jobs), made, settings)
+    return as_play(jobs, run_experiment(specs, cluster_of(jobs), made, settings), begin_s)
+
+
+def as_play(jobs: JobList, result: Result, begin_s: float) -> Play:
+    """Return the result of a simulation as a play of a list that began at `begin_s`."""
     names = {f"n{i}": name for i, name in enumerate(jobs.node_types(), 1)}
     ends = {done.job_id: done for done in result.jcts}
     runs: dict[int, Run] = {}
@@ -135,14 +140,14 @@ def spec_of(
 
 def _later(jobs: JobList, draw: random.Random, begin_s: float, pass_at: float) -> list[ListedJob]:
     """Return the jobs as a real Slurm runs them, a little longer, from `begin_s` on."""
-    later: list[ListedJob] = []
+    found: list[ListedJob] = []
     first_s = pass_at * jobs.compression
     for job in jobs.jobs:
         lag_s = draw.uniform(*LAGS_S) * jobs.compression
         seconds = {k: (a + lag_s, b + lag_s) for k, (a, b) in job.seconds.items()}
         submit_s = begin_s + max(job.submit_s, first_s)
-        later.append(replace(job, submit_s=submit_s, seconds=seconds))
-    return later
+        found.append(replace(job, submit_s=submit_s, seconds=seconds))
+    return found
 
 
 def _limit_s(job: ListedJob, jobs: JobList, draw: random.Random) -> float:

@@ -1,0 +1,111 @@
+"""What hadard in mode `steer` gains over plain Slurm, on a real slurmctld and in the simulator."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+from slurm_fidelity.compare import figures
+from slurm_fidelity.jobs import JobList, Play
+from slurm_fidelity.steered import as_asked, in_real_time, simulate_steered
+
+# Simulations of each list: how long Slurm takes to start a job decides which job gets which node.
+SEEDS = range(8)
+# What is asked for: how far the simulated gain may be from the real one, in points, in the mean.
+MOST_POINTS = 5.0
+
+_KEPT = (
+    "plain_s", "steered_s", "simulated_plain_s", "simulated_steered_s", "real", "simulated", "off",
+    "late_s", "load",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Mean completion times of one list, in real seconds: plain and steered, real and simulated."""
+
+    jobs: JobList
+    plain_s: tuple[float, ...]
+    steered_s: tuple[float, ...]
+    simulated_plain_s: tuple[float, ...]
+    simulated_steered_s: tuple[float, ...]
+    # Of the steered plays: the most a job was submitted late, in real seconds, and the load.
+    late_s: float
+    load: float
+
+    @property
+    def real(self) -> float:
+        """The gain in the real plays, as a share of the plain mean completion time."""
+        return 1.0 - mean(self.steered_s) / mean(self.plain_s)
+
+    @property
+    def simulated(self) -> float:
+        """The gain in the simulated plays."""
+        return 1.0 - mean(self.simulated_steered_s) / mean(self.simulated_plain_s)
+
+    @property
+    def off(self) -> float:
+        """The simulated gain over the real one, in points."""
+        return 100.0 * (self.simulated - self.real)
+
+
+def gains(
+    lists: Mapping[str, JobList],
+    plain: Iterable[Play],
+    steered: Iterable[Play],
+    simulated_plain_s: Mapping[tuple[str, str], Sequence[float]],
+) -> list[Gain]:
+    """Return the gain on each list that was played steered, losses first.
+
+    `simulated_plain_s` has the mean completion times of plain simulations, in seconds of the list.
+    """
+    plain, played = list(plain), defaultdict[tuple[str, str], list[Play]](list)
+    for play in steered:
+        played[play.list, play.slurm].append(play)
+    found = [
+        _gain(
+            lists[name],
+            [each for each in plain if (each.list, each.slurm) == (name, slurm)],
+            plays,
+            simulated_plain_s[name, slurm],
+        )
+        for (name, slurm), plays in played.items()
+    ]
+    return sorted(found, key=lambda gain: gain.real)
+
+
+def _gain(
+    jobs: JobList, plain: Sequence[Play], steered: Sequence[Play], simulated_s: Sequence[float]
+) -> Gain:
+    times, scaled = float(jobs.compression), in_real_time(as_asked(jobs))
+    ours = [figures(scaled, simulate_steered(jobs, seed=seed)) for seed in SEEDS]
+    return Gain(
+        jobs,
+        tuple(figures(jobs, play).mean_jct_s / times for play in plain),
+        tuple(figures(jobs, play).mean_jct_s / times for play in steered),
+        tuple(value / times for value in simulated_s),
+        tuple(each.mean_jct_s for each in ours),
+        max(play.late_s for play in steered),
+        max(play.load for play in steered),
+    )
+
+
+def mean_off(found: Sequence[Gain]) -> float:
+    """Return the mean absolute difference of simulated and real gains, in points."""
+    return mean(abs(gain.off) for gain in found)
+
+
+def record(found: Sequence[Gain]) -> dict[str, Any]:
+    """Return what the section says, for programs."""
+    lists = [
+        {
+            "list": gain.jobs.name,
+            "jobs": len(gain.jobs.jobs),
+            **{key: getattr(gain, key) for key in _KEPT},
+        }
+        for gain in found
+    ]
+    return {"mean_off": mean_off(found), "lists": lists}

@@ -1,0 +1,122 @@
+"""The sections of docs/slurm-fidelity.md on hadar's gains and on histories, from their records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+from slurm_fidelity.gains import MOST_POINTS, SEEDS
+from slurm_fidelity.steered import POLL_S, ROUND_S
+
+GAINS, HISTORIES = "## What hadar gains, steered", "## As a site's history"
+# Both come before it.
+_NEXT = "## How\n"
+_HOUR_S = 3600.0
+
+_OF_GAINS = """\
+The same lists are played on the real slurmctld with hadard in mode `steer` as well, as on a site's
+first day: no job can be moved, and of sizes hadard knows time limits only. The simulator plays
+them under policy `hadar` with the same knowledge, in the same compressed seconds, with rounds of
+{round_s:g} s. *Gain* is by how much the mean completion time is shorter than under plain Slurm, in
+real plays and in simulated ones; *off* is the second over the first, in points. Losses come first.
+"""
+_NOTES = """\
+* Jobs are submitted by `hadar-sbatch` without GPU types, also where the users of plain Slurm write
+  `[a|b]` or leave slow types out. hadard has a table of throughputs in which each job is a workload
+  of its own, and polls every {poll_s:g} s.
+* In the simulator Slurm starts a job some tenths of a second after it could, and looks at its queue
+  once a second; both are drawn, anew for each of {seeds} simulations.
+* The simulated policy exchanges the places of all users' jobs, and sees each before it starts.
+  In mode `steer` the jobs of an account exchange places, and Slurm may start a job on free GPUs
+  before hadard has seen it, also on several types.
+"""
+_OF_HISTORIES = """\
+The first real play of each list, written as `sacct` prints it, is given to `hadar compare`, with
+its usual plain Slurms ({usual}) and, where other
+words describe the list's Slurm and users, with these. The nearest is compared with what was
+recorded; mean completion times in hours. Where it is off by more than 15 %, the page of the
+comparison says that no gain can be stated. A plain Slurm may be near by chance, where the one that
+describes the list's is not.
+"""
+
+
+def gains_section(tree: Mapping[str, Any]) -> str:
+    """Return the section of a record of gains."""
+    lists = tree["lists"]
+    near = sum(abs(each["off"]) <= MOST_POINTS for each in lists)
+    lines = [
+        _OF_GAINS.format(round_s=ROUND_S),
+        "| list | jobs | plays | mean JCT, s: plain | steered | simulated: plain | steered | "
+        "gain | simulated | off | late, s | load |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for each in lists:
+        cells = [
+            each["list"], str(each["jobs"]), f"{len(each['plain_s'])} + {len(each['steered_s'])}",
+            *(_several(each[key]) for key in ("plain_s", "steered_s")),
+            *(_range(each[f"simulated_{key}"]) for key in ("plain_s", "steered_s")),
+            f"{each['real']:.1%}", f"{each['simulated']:.1%}", f"{each['off']:+.1f}",
+            f"{each['late_s']:.1f}", f"{each['load']:.0f}",
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    signed = mean(each["off"] for each in lists)
+    lines += [
+        "",
+        f"The mean absolute difference is {tree['mean_off']:.1f} points (asked for: "
+        f"{MOST_POINTS:g}), with its sign {signed:+.1f}; {near} of {len(lists)} lists are within "
+        f"{MOST_POINTS:g}. Two plays of one list differ as well, as above.",
+        "",
+        _NOTES.format(poll_s=POLL_S, seeds=len(SEEDS)),
+    ]
+    return "\n".join(lines)
+
+
+def histories_section(trees: Sequence[Mapping[str, Any]], usual: Sequence[str]) -> str:
+    """Return the section of a record of histories."""
+    names = ", ".join(f"`{name}`" for name in usual)
+    lines = [
+        _OF_HISTORIES.format(usual=names),
+        "| list | recorded | nearest of its own | | off | says | as described | | off |",
+        "|---|--:|---|--:|--:|---|---|--:|--:|",
+    ]
+    for tree in trees:
+        near, own = tree["usual"], tree["described"]
+        cells = [
+            tree["list"], _hours(tree["recorded_s"]), f"`{near['policy']}`",
+            _hours(near["mean_jct_s"]), f"{near['off']:+.0%}",
+            "a gain" if near["may_judge"] else "that it cannot judge",
+            *(
+                (f"`{own['policy']}`", _hours(own["mean_jct_s"]), f"{own['off']:+.0%}")
+                if own
+                else ("-", "-", "-")
+            ),
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def with_section(page: str, heading: str, text: str) -> str:
+    """Return the page with a section in place of the one of that heading, or before the last ones.
+
+    Raises ValueError where the page has no place for it.
+    """
+    section = f"{heading}\n\n{text}\n"
+    begin = page.find(f"{heading}\n")
+    if begin < 0:
+        begin = end = page.index(_NEXT)
+    else:
+        end = page.index("\n## ", begin) + 1
+    return page[:begin] + section + page[end:]
+
+
+def _several(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.1f}" for value in values)
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{mean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / _HOUR_S:.2f}"
