@@ -43,7 +43,8 @@ def commands(given: argparse.Namespace, history: Path, before: Path) -> list[lis
     return [
         [*common, "--sizes", ",".join(KNOWN), "--movable", ",".join(map(str, MOVABLE)),
          "--policy", ",".join((JUDGED, *PEERS, PLAIN))],
-        [*common, "--sizes", "learned", "--adoption", ",".join(map(str, ADOPTION)),
+        [*common, "--sizes", "learned", "--movable", "100",
+         "--adoption", ",".join(map(str, ADOPTION)),
          "--policy", ",".join((JUDGED, *PEERS)), "--seed", given.seed],
     ]  # fmt: skip
 
@@ -71,9 +72,16 @@ def known(run: Run) -> str:
 def grid(runs: Iterable[Run]) -> dict[tuple[str, int], dict[str, Run]]:
     """Return the runs by what is known, what can move, and policy."""
     found: dict[tuple[str, int], dict[str, Run]] = {}
+    plain: list[tuple[str, str, Run]] = []
     for run in runs:
-        key = known(run), int(run["movable"])
-        found.setdefault(key, {})[str(run["policy"]).partition(" (")[0]] = run
+        name = str(run["policy"]).partition(" (")[0]
+        if "movable" in run:
+            found.setdefault((known(run), int(run["movable"])), {})[name] = run
+        else:
+            # Plain Slurm's, whatever moves, and where jobs have limits whatever is known.
+            plain.append((known(run), name, run))
+    for (sizes, _), by_policy in found.items():
+        by_policy |= {name: run for what, name, run in plain if what in ("", sizes)}
     return found
 
 

@@ -99,7 +99,7 @@ def _done(records: Iterable[Record]) -> Iterator[Record]:
 
 
 def _setting(record: Record) -> tuple[object, ...]:
-    return (*(record.get(label) for label in GROUP_LABELS), record["seed"], record["knows"])
+    return (*(record.get(label) for label in (*GROUP_LABELS, "movable", "seed", "knows")),)
 
 
 def _tree(before: Record, after: Record) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,6 +38,7 @@ from hadar_slurm.lab.study.compare import (
     Cell,
     Record,
     StudyWorkload,
+    is_plain_slurm,
     scale_to_load,
     with_limits,
 )
@@ -162,7 +164,7 @@ def cells_of(
         default = "0" if name == _GAVEL else "30"
         costs = default if options.restart_seconds is None else options.restart_seconds
         settings = ExperimentSettings(round_s=round_s, rules=name, adjusts_limits=options.time_on)
-        for workload in _workloads(drawn, nodes, choices, costs):
+        for workload in _workloads(drawn, nodes, choices.loads, costs):
             cell = Cell(
                 workload=workload,
                 cluster=nodes,
@@ -198,25 +200,53 @@ def _check_scenario(scenario: Scenario, choices: Overrides) -> None:
 
 
 def _cells_of(cell: Cell, choices: Overrides, options: CompareOptions) -> Iterator[Cell]:
-    """Yield the runs of one workload under some rules, by speeds, sizes and policies."""
+    """Yield the runs of one workload under some rules, by what is known, what moves, and policy.
+
+    Plain Slurm's runs come once where they are the same whatever is known and moves, and first.
+    """
     workload, nodes = cell.workload, cell.cluster
     max_copies = at_least_one("--copies", options.copies) or len(nodes.nodes)
     averaging_s = number_of("--aggregation-seconds", options.aggregation_seconds)
-    # Forking policies get jobs that may be forked.
-    specs = forked(workload.specs, max_copies=max_copies, aggregation_s=averaging_s)
-    copied = replace(workload, specs=tuple(specs))
-    is_first_day = _is_first_day(workload, choices)
+    # A site's history is compared as on the first day with hadard.
+    is_first_day = bool(workload.held)
     usual = (LEARNED,) if is_first_day else (ORACLE,)
-    for known, size in product(
-        choices_of("--speeds", options.speeds, SPEEDS), choices.sizes or usual
+    speeds = choices_of("--speeds", options.speeds, SPEEDS)
+    plain: dict[tuple[str, ExperimentSettings], Cell] = {}
+    others: list[Cell] = []
+    for known, size, share in product(
+        speeds, choices.sizes or usual, choices.movable or ((0.0,) if is_first_day else (None,))
     ):
         check_limits(size, workload.name, workload.specs, time_on=options.time_on)
-        each = replace(cell, settings=replace(cell.settings, speeds=known, sizes=size))
+        settings = replace(cell.settings, speeds=known, sizes=size)
+        jobs = workload if share is None else _movable(workload, share)
+        each = replace(cell, workload=jobs, settings=settings)
         if choices.adoption:
-            yield from adoption_cells(each, choices)
+            others += adoption_cells(each, choices)
             continue
         for policy in choices.policies or (FIRST_DAY if is_first_day else POLICY_NAMES):
-            yield replace(each, workload=copied if policy in FORKING else workload, policy=policy)
+            if is_plain_slurm(policy):
+                one = replace(cell, policy=policy, settings=_seen(settings, workload))
+                plain.setdefault((policy, one.settings), one)
+            elif policy in FORKING:
+                specs = forked(jobs.specs, max_copies=max_copies, aggregation_s=averaging_s)
+                others.append(
+                    replace(each, workload=replace(jobs, specs=tuple(specs)), policy=policy)
+                )
+            else:
+                others.append(replace(each, policy=policy))
+    yield from (*plain.values(), *others)
+
+
+def _movable(workload: StudyWorkload, share: float) -> StudyWorkload:
+    """Return the workload with a share of its jobs movable, in per cent."""
+    specs = as_movable(workload.specs, share, seed=workload.seed or 0)
+    return replace(workload, specs=tuple(specs), movable=share)
+
+
+def _seen(settings: ExperimentSettings, workload: StudyWorkload) -> ExperimentSettings:
+    """Return the settings of plain Slurm, which sees no sizes where all jobs have time limits."""
+    has_limits = all(spec.limit_s < math.inf for spec in workload.specs)
+    return replace(settings, sizes=ORACLE) if has_limits else settings
 
 
 def _shares(option: str, text: str | None) -> tuple[float, ...]:
@@ -225,11 +255,6 @@ def _shares(option: str, text: str | None) -> tuple[float, ...]:
         if not 0 <= share <= 100:
             raise UsageError(f"{option} {share:g}: expected per cent, 0 to 100")
     return shares
-
-
-def _is_first_day(workload: StudyWorkload, choices: Overrides) -> bool:
-    """Return whether a site's history is compared, which is on its first day with hadard."""
-    return bool(workload.held) and not choices.adoption
 
 
 def with_sizes(choices: Overrides, sizes: str | None, limits: str, history: str) -> Overrides:
@@ -272,18 +297,15 @@ def _drawn(
 
 
 def _workloads(
-    drawn: Sequence[StudyWorkload], nodes: Cluster, choices: Overrides, restarts: str
+    drawn: Sequence[StudyWorkload], nodes: Cluster, loads: Sequence[float] | None, restarts: str
 ) -> Iterator[StudyWorkload]:
-    """Yield the jobs once for each restart cost of a list, each load and each movable share."""
+    """Yield the jobs once for each restart cost of a list, and each load."""
     for jobs, restart in product(drawn, dict.fromkeys(map(str.strip, restarts.split(",")))):
         costs = parse_restart_costs(restart)
         specs = [replace(s, restart_cost_s=costs.of(s.workload)) for s in jobs.specs]
-        usual = (0.0,) if _is_first_day(jobs, choices) else (None,)
-        for load, share in product(choices.loads or (None,), choices.movable or usual):
+        for load in loads or (None,):
             scaled = specs if load is None else scale_to_load(specs, nodes, load)
-            if share is not None:
-                scaled = as_movable(scaled, share, seed=jobs.seed or 0)
-            yield replace(jobs, specs=tuple(scaled), load=load, restart=restart, movable=share)
+            yield replace(jobs, specs=tuple(scaled), load=load, restart=restart)
 
 
 def comparison_of(

@@ -156,7 +156,9 @@ class Cell:
     def policy_name(self) -> str:
         """Return the policy, with its knowledge and its shares where not usual."""
         notes, shares = self._knows, self.user_shares
-        keeps = getattr(make_policy(self.policy), "keeps_limits", False)
+        share = self.workload.movable
+        notes += [] if share is None else [f"{share:g} % movable"]
+        keeps = is_plain_slurm(self.policy)
         notes += ["time-on"] if self.settings.adjusts_limits and not keeps else []
         notes += [] if shares is None else [f"user_shares {shares:g}"]
         notes += [] if self.adoption is None else [f"{self.adoption:g} % of users"]
@@ -179,8 +181,12 @@ class Cell:
         seed = "" if workload.seed is None else f", seed {workload.seed}"
         rules = "" if self.settings.rules == "hadar" else f", {self.settings.rules} rules"
         restart = f", restart {workload.restart} s"
-        moves = "" if workload.movable is None else f", {workload.movable:g} % movable"
-        return f"{self.policy_name} on {workload.name}{load}{seed}{rules}{restart}{moves}"
+        return f"{self.policy_name} on {workload.name}{load}{seed}{rules}{restart}"
+
+
+def is_plain_slurm(policy: str) -> bool:
+    """Return whether a policy, by name, stands for a site without hadard; it stops no job."""
+    return bool(getattr(make_policy(policy), "keeps_limits", False))
 
 
 def _specs_digest(specs: Sequence[JobSpec]) -> str:
@@ -350,7 +356,7 @@ def _recorded(cell: Cell, result: Result) -> Record:
         "max_wait_s": max(was.queued_s for was, _ in pairs),
         **({"ttd_s": last_s - first_s} if len(pairs) == len(result.jcts) else {}),
     }
-    is_plain = getattr(make_policy(cell.policy), "keeps_limits", False)
+    is_plain = is_plain_slurm(cell.policy) and cell.adoption is None
     off = {"off": is_s / was_s - 1.0} if is_plain and was_s > 0 else {}
     return {"recorded": recorded, **off}
 

@@ -12,7 +12,7 @@ from hadar_slurm.lab.study.compare import Record
 HOUR_S = 3600.0
 # Labels that comparable runs have in common; results are averaged over seeds.
 GROUP_LABELS = (
-    "family", "trace", "jobs", "load", "cluster", "rules", "restart", "movable", "round_s",
+    "family", "trace", "jobs", "load", "cluster", "rules", "restart", "round_s",
 )  # fmt: skip
 
 
@@ -276,11 +276,9 @@ class ComparableRuns:
         """Return a description of the group."""
         labels = self.labels
         load = "" if labels["load"] is None else f" at {labels['load']:g} % load"
-        share = labels.get("movable")
-        moves = "" if share is None else f", {share:g} % of them movable"
         return (
             f"{labels['trace']}{load}: {labels['jobs']} {'job' if labels['jobs'] == 1 else 'jobs'} "
-            f"on {labels['cluster']}{moves}, {labels['rules']} rules, restart {labels['restart']} s"
+            f"on {labels['cluster']}, {labels['rules']} rules, restart {labels['restart']} s"
         )
 
 

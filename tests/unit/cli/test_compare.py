@@ -15,6 +15,12 @@ import pytest
 from histories import MODERN_CLUSTER, modern_history
 
 from hadar_slurm.cli.main import app
+from hadar_slurm.lab.inputs import read_table
+from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment
+from hadar_slurm.lab.traces.adopters import as_movable
+from hadar_slurm.lab.traces.cluster import parse_cluster
+from hadar_slurm.lab.traces.load import parse_trace
+from hadar_slurm.policies.registry import make_policy
 
 # A3C makes 7.1758 steps/s on a V100 and 3.4388 on a K80.
 # Far above every expected duration, for heavily loaded machines.
@@ -128,7 +134,7 @@ def test_adoption_says_who_gains_and_who_loses(
         "Seed 1",
     ):
         assert part in out
-    assert "srsf (50 % of users)" in out
+    assert "srsf (sizes learned, 0 % movable, 50 % of users)" in out
     tree = json.loads(compare([*words, "--json"], monkeypatch, capsys)[1])
     found = [
         (each["percent"], each["seed"], each["adopters"]["users"]) for each in tree["adoption"]
@@ -282,6 +288,50 @@ def test_sizes_are_compared_side_by_side(
     found = [(run["policy"], run["seed"]) for run in json.loads(out)["runs"]]
     names = ("srsf (sizes limit)", "srsf (sizes learned)")
     assert sorted(found) == sorted((name, seed) for name in names for seed in (1, 2))
+
+
+def test_kinds_of_hadar_stand_on_one_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is known and what can move are rows of one table; plain Slurm comes once, and first."""
+    path = tmp_path / "modern.sacct"
+    path.write_text(modern_history(20, users=4), encoding="utf-8")
+    words = [str(path), "--cluster", MODERN_CLUSTER, "--policy", "hadar,slurm", "--json"]
+    words += ["--output", str(tmp_path / "out")]
+    status, out, _ = compare(
+        [*words, "--sizes", "limit,learned", "--movable", "0,50"], monkeypatch, capsys
+    )
+    assert status == 0
+    tree = json.loads(out)
+    kinds = [
+        f"hadar (sizes {size}, {share} % movable)"
+        for size in ("limit", "learned")
+        for share in (0, 50)
+    ]
+    assert [run["policy"] for run in tree["runs"]] == ["slurm", *kinds]
+    assert [gain["policy"] for gain in tree["gains"]] == kinds
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert page.count("<table>") == 2  # the speeds assumed, and all runs
+    # By default the first of these days.
+    first = json.loads(compare(words, monkeypatch, capsys)[1])
+    assert [run["policy"] for run in first["runs"]] == ["slurm", kinds[2]]
+
+
+@pytest.mark.parametrize("policy", ["slurm", "slurm:list:look"])
+def test_plain_slurm_sees_no_sizes_where_jobs_have_limits(policy: str) -> None:
+    """So that one run of it stands beside hadar with any: all of its figures are the same."""
+    cluster = parse_cluster(MODERN_CLUSTER, gpus_per_node=4)
+    trace = parse_trace(modern_history(60, gap_s=200.0), "made", read_table(None), cluster)
+    runs = [
+        run_experiment(
+            as_movable(trace.jobs, share, seed=0),
+            cluster,
+            make_policy(policy),
+            ExperimentSettings(sizes=sizes),
+        ).jcts
+        for sizes, share in (("oracle", 100.0), ("learned", 0.0), ("limit", 50.0))
+    ]
+    assert runs[0] == runs[1] == runs[2]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

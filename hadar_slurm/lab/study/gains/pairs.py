@@ -36,6 +36,8 @@ class Gain(NamedTuple):
     policy: str
     # Per cent of the jobs; None: all that the workload lets move.
     movable: float | None
+    # Per cent of the users whose jobs are the policy's; None: all, and plain Slurm chooses types.
+    adoption: float | None
     pairs: tuple[Pair, ...]
 
     @property
@@ -52,11 +54,11 @@ class Gain(NamedTuple):
 
 def gains_of(found: Sequence[ComparableRuns]) -> list[Gain]:
     """Return the kinds of hadar with a plain Slurm beside them, in the order of the runs."""
-    kinds: dict[tuple[str, float | None], list[Pair]] = {}
+    kinds: dict[tuple[str, float | None, float | None], list[Pair]] = {}
     for group in found:
         opponents = [r for e in group.done if is_of(e.policy, "slurm") for r in e.records]
         for ours in (r for e in group.done if is_of(e.policy, "hadar") for r in e.records):
-            kind = ours["policy"], ours.get("movable")
+            kind = ours["policy"], ours.get("movable"), ours.get("adoption")
             kinds.setdefault(kind, []).extend(_paired(ours, opponents))
     return [Gain(*kind, tuple(pairs)) for kind, pairs in kinds.items() if pairs]
 

@@ -41,7 +41,7 @@ _ONE_RUN = (
 _NO_INTERVAL = (
     "It is one run of few jobs, in which single ones decide: differences of a tenth may be chance."
 )
-_LABELS = ("trace", "load", "seed", "policy", "movable")
+_LABELS = ("trace", "load", "seed", "policy", "movable", "adoption")
 _SIZES = {
     "": "all sizes known",
     "sizes limit": "of sizes only time limits known",
@@ -51,13 +51,11 @@ _SIZES = {
 
 
 def verdict(found: Sequence[ComparableRuns]) -> tuple[str, ...]:
-    """Return the sentences for people who decide; none without hadar and a recorded history.
+    """Return the sentences for people who decide; () without hadar and a recorded history.
 
     The first is the gain of each kind of hadar, unless no plain Slurm is near what was recorded.
     """
     entries = [entry for group in found for entry in group.done]
-    if any(entry.records[0].get("adopted") for entry in entries):
-        return ()
     happened, may_judge = _happened(found)
     gains = gains_of(found)
     if not may_judge:
@@ -133,6 +131,7 @@ def _first(gains: Sequence[Gain]) -> str:
         name, verb = gain.policy.partition(" ")[0], "shorten" if gain.ratio <= 1 else "lengthen"
         runs = f" in {len(gain.pairs)} runs" if len(gain.pairs) > 1 else ""
         opponents = _names(pair.theirs for pair in gain.pairs)
+        opponents += "" if gain.adoption is None else ", each job on the GPU types that it held"
         who = f" {name} would {verb} {'it' if parts else 'the mean completion time'}"
         # What is as in the part before is not said again.
         parts.append(
@@ -150,7 +149,9 @@ def _first(gains: Sequence[Gain]) -> str:
 def _conditions(gain: Gain) -> str:
     moves = {None: "every job movable", 0.0: "no job movable", 100.0: "every job movable"}
     share = moves.get(gain.movable) or f"{gain.movable:g} % of the jobs movable"
-    return f"{_SIZES[_sizes(gain)]} and {share}"
+    if gain.adoption is None:
+        return f"{_SIZES[_sizes(gain)]} and {share}"
+    return f"{_SIZES[_sizes(gain)]}, {share} and {gain.adoption:g} % of the users taking part"
 
 
 def _how_many_lose(gain: Gain) -> str:
@@ -235,7 +236,8 @@ def _assumed(gains: Sequence[Gain]) -> str:
     """Return what the first sentence does not say, and how a site's first day is asked for."""
     parts = {part for gain in gains for part in _known(gain) if part in SPEEDS}
     how = f"as with --speeds {','.join(sorted(parts))}" if parts else "known"
-    text = f"Assumed: throughputs are {how}, and all users take part."
+    text = f"Assumed: throughputs are {how}"
+    text += "." if any(gain.adoption for gain in gains) else ", and all users take part."
     if any(_sizes(gain) == "" and gain.movable in (None, 100.0) for gain in gains):
         text += (
             " All sizes known and every job movable is the best case: --sizes learned --movable 0 "
