@@ -66,7 +66,7 @@ def read(work: Path, name: str) -> dict[str, Any]:
 
 def known(run: Run) -> str:
     """Return what a run's policy knows of sizes."""
-    return str(run["policy"]).rpartition("sizes ")[2].partition(")")[0].partition(",")[0]
+    return str(run["policy"]).partition("sizes ")[2].partition(")")[0].partition(",")[0]
 
 
 def grid(runs: Iterable[Run]) -> dict[tuple[str, int], dict[str, Run]]:

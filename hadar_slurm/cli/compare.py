@@ -41,8 +41,9 @@ from hadar_slurm.lab.on_slurm import (
 from hadar_slurm.lab.pictures import can_draw
 from hadar_slurm.lab.study.experiment import ORACLE, RULES, SIZES, SPEEDS
 from hadar_slurm.lab.study.report import json_text, write_all
+from hadar_slurm.lab.study.running.progress import run_with_bars
 from hadar_slurm.lab.study.scenarios import SCENARIOS
-from hadar_slurm.lab.study.tables import run_with_bars, show
+from hadar_slurm.lab.study.tables import show
 from hadar_slurm.lab.traces.load import DEFAULT_REFERENCE
 from hadar_slurm.policies.registry import POLICY_NAMES
 

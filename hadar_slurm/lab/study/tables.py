@@ -1,31 +1,20 @@
-"""The terminal output of `hadar compare`: progress of the runs, and tables."""
+"""The tables of `hadar compare` and their sentences, in a terminal or a file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import NamedTuple
 
-import typer
 from rich import box
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from hadar_slurm.errors import ConfigError
-from hadar_slurm.lab.study.compare import Cell, Record
-from hadar_slurm.lab.study.running.cells import CellRunner, Watcher, run_cells
-from hadar_slurm.lab.study.summary import KILLED_WORDS, ComparableRuns, Note
+from hadar_slurm.lab.study.summary import KILLED_WORDS, Column, ComparableRuns, Note
 
-# Least width of terminals for the whole table; narrower ones get fewer columns. Files and pipes
-# have room for all columns, whatever the GPU types.
+# Least width of terminals for all columns; narrower ones get fewer. Files and pipes have room for
+# all columns side by side, whatever the GPU types.
 _WIDE, _FILES = 200, 400
 _FEW = (
     "off", "ttd_h", "ttd_over_bound", "mean_jct_h", "mean_jct_over_bound", "p95_jct_h",
@@ -34,88 +23,32 @@ _FEW = (
 _READABLE = 100
 # Of a folded table, in a terminal.
 _MOST_ROWS = 12
-# Exit status after Ctrl-C, as in shells.
-_STOPPED = 130
+# Of the terminal's width, for names that are longer to be folded.
+_NAMES = 0.5
 
 
-class _Bars(Watcher):
-    """Shows the progress of the runs: bars on a terminal, otherwise a line per run."""
+class _Part(NamedTuple):
+    """One column: its heading, and a cell for each row."""
 
-    def __init__(self, cells: Sequence[Cell], console: Console, progress: Progress) -> None:
-        self._cells, self._console, self._progress = cells, console, progress
-        self._all = progress.add_task("all runs", total=len(cells), unit="runs")
-        self._tasks: dict[int, TaskID] = {}
-        self.num_done = self.num_known = 0
-
-    def started(self, index: int) -> None:
-        cell = self._cells[index]
-        num_jobs = len(cell.workload.specs)
-        self._tasks[index] = self._progress.add_task(f"  {cell}", total=num_jobs, unit="jobs")
-
-    def progressed(self, index: int, jobs_done: int) -> None:
-        self._progress.update(self._tasks[index], completed=jobs_done)
-
-    def in_slurm(self, pending: int, running: int) -> None:
-        text = f"all runs: in Slurm {running} running, {pending} pending"
-        self._progress.update(self._all, description=text)
-
-    def finished(self, index: int, record: Record, *, was_known: bool) -> None:
-        self.num_done += 1
-        self.num_known += was_known
-        if index in self._tasks:
-            self._progress.remove_task(self._tasks.pop(index))
-        self._progress.advance(self._all)
-        if record["status"] != "done":
-            self._console.print(f"{self._cells[index]}: {record['error']}", style="red")
-        elif not self._console.is_terminal and not was_known:
-            text = f"{self.num_done}/{len(self._cells)} {self._cells[index]}"
-            took = f"{record['took_s']:.0f} s"
-            self._console.print(f"{text}: {took}", highlight=False, soft_wrap=True)
-
-
-def run_with_bars(
-    cells: Sequence[Cell], output: Path, way: CellRunner, console: Console
-) -> list[Record]:
-    """Run the cells and show their progress; Ctrl-C prints how to resume and exits with 130."""
-    try:
-        (output / "cells").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--output {output}: {error.strerror}") from error
-    with Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[unit]}"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
-        bars = _Bars(cells, console, progress)
-        try:
-            records = run_cells(cells, output, way=way, watcher=bars)
-        except KeyboardInterrupt:
-            text = f"stopped: {bars.num_done} of {len(cells)} runs are in {output}; repeat the "
-            console.print(text + "command to resume", soft_wrap=True, highlight=False)
-            raise typer.Exit(_STOPPED) from None
-        if bars.num_known:
-            text = f"{bars.num_known} of {len(cells)} runs had results already"
-            console.print(text, highlight=False)
-    return records
+    heading: str
+    cells: tuple[Text, ...]
 
 
 def show(
-    found: Sequence[ComparableRuns], notes: Sequence[Note], verdict: Sequence[str] = ()
+    found: Sequence[ComparableRuns],
+    notes: Sequence[Note],
+    verdict: Sequence[str] = (),
+    console: Console | None = None,
 ) -> None:
     """Print the sentences for people who decide, a table for each group, and the notes."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_FILES)
+    if console is None:
+        console = Console()
+        console = console if console.is_terminal else Console(width=_FILES)
     for number, words in enumerate(verdict):
         style = "" if number else "bold"
         console.print(Text(words, style=style), width=min(console.width, _READABLE))
     for group in found:
-        console.print(_group_table(group, has_room=console.width >= _WIDE))
+        _show_group(group, console)
     show_notes(notes, console)
 
 
@@ -127,42 +60,71 @@ def show_notes(notes: Sequence[Note], console: Console) -> None:
             console.print(Text(words), width=min(console.width, _READABLE))
         if note.table:
             head, *rows = note.table
-            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-            for number, text in enumerate(head):
-                table.add_column(text, justify="right" if number else "left")
             shown = rows[:_MOST_ROWS] if note.is_folded else rows
-            for row in shown:
-                table.add_row(*row)
-            console.print(table)
+            names, *parts = (
+                _Part(heading, tuple(map(Text, cells)))
+                for heading, *cells in zip(head, *shown, strict=True)
+            )
+            _show_parts(names, parts, console)
             if len(rows) > len(shown):
                 console.print(f"and {len(rows) - len(shown)} more rows, which the report has")
 
 
-def _group_table(group: ComparableRuns, *, has_room: bool) -> Table:
+def _show_group(group: ComparableRuns, console: Console) -> None:
     seeds = f", mean of {group.num_seeds} seeds" if group.num_seeds > 1 else ""
+    has_room = console.width >= _WIDE
     captions = [] if has_room else ["files and wider terminals show more columns"]
     captions += [KILLED_WORDS] if group.has_killed else []
-    columns = [column for column in group.columns if has_room or column.name in _FEW]
-    table = Table(
-        title=Text(group.title + seeds, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        caption=Text("\n".join(captions)) if captions else None,
-        caption_justify="left",
+    names = [
+        Text(f"{entry.policy} ({entry.status})" if entry.status else entry.policy)
+        for entry in group.rows
+    ]
+    parts = [_part(group, column) for column in group.columns if has_room or column.name in _FEW]
+    console.print(Text(group.title + seeds, style="bold"), soft_wrap=True)
+    _show_parts(_Part("policy", tuple(names)), parts, console)
+    for words in captions:
+        console.print(Text(words, style="italic"), width=min(console.width, _READABLE))
+
+
+def _part(group: ComparableRuns, column: Column) -> _Part:
+    first, _, rest = column.heading.rpartition(" ")
+    best = group.best(column)
+    return _Part(
+        f"{first}\n{rest}".strip(),
+        tuple(
+            Text(column.text(entry.mean(column)), "bold green" if entry.policy in best else "")
+            for entry in group.rows
+        ),
     )
-    table.add_column("policy", no_wrap=True, vertical="bottom")
-    best = {}
-    for column in columns:
-        first, _, rest = column.heading.rpartition(" ")
-        table.add_column(f"{first}\n{rest}".strip(), justify="right", vertical="bottom")
-        best[column.name] = group.best(column)
-    for entry in group.rows:
-        if not entry.records:
-            table.add_row(entry.policy, Text("failed", style="red"))
-            continue
-        styles = ["bold green" if entry.policy in best[c.name] else "" for c in columns]
-        texts = [column.text(entry.mean(column)) for column in columns]
-        name = f"{entry.policy} ({entry.status})" if entry.status else entry.policy
-        table.add_row(name, *map(Text, texts, styles))
+
+
+def _show_parts(names: _Part, parts: Sequence[_Part], console: Console) -> None:
+    """Print columns beside the names of the rows, below each other where they do not fit."""
+    left = list(parts)
+    while True:
+        number = len(left)
+        while number > 1 and _width(names, left[:number], console) > console.width:
+            number -= 1
+        console.print(_table(names, left[:number], console))
+        left = left[number:]
+        if not left:
+            return
+
+
+def _width(names: _Part, parts: Sequence[_Part], console: Console) -> int:
+    """Return the width that columns need without a line break in any."""
+    # The console's own width would be the most.
+    options = console.options.update(width=10 * _FILES)
+    return Measurement.get(console, options, _table(names, parts, console)).maximum
+
+
+def _table(names: _Part, parts: Sequence[_Part], console: Console) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(
+        names.heading, vertical="bottom", overflow="fold", max_width=round(_NAMES * console.width)
+    )
+    for part in parts:
+        table.add_column(part.heading, justify="right", vertical="bottom", overflow="fold")
+    for name, *cells in zip(names.cells, *(part.cells for part in parts), strict=True):
+        table.add_row(name, *cells)
     return table

@@ -60,6 +60,21 @@ def shares_of(gains: ModuleType) -> dict[str, Any]:
     return {"adoption": rows, "runs": runs}
 
 
+def test_plain_slurm_stands_beside_all_that_moves(gains: ModuleType) -> None:
+    """It runs once for all shares; once for what is known, or for each where jobs lack limits."""
+    others = [run for run in a_grid(gains, {}) if not run["policy"].startswith("slurm")]
+    once = {**a_run("slurm", "prior", 0, 3.0), "policy": "slurm"}
+    each = [a_run("slurm", sizes, 0, n) for n, sizes in enumerate(gains.KNOWN)]
+    for run in (once, *each):
+        del run["movable"]
+    found = gains.grid([once, *others])
+    assert {runs["slurm"]["mean_jct_s"] for runs in found.values()} == {3 * 3600.0}
+    assert len(found) == len(gains.KNOWN) * len(gains.MOVABLE)
+    found = gains.grid([*each, *others])
+    for (sizes, _), runs in found.items():
+        assert runs["slurm"]["mean_jct_s"] == 3600.0 * list(gains.KNOWN).index(sizes)
+
+
 def test_where_hadar_loses_comes_first(gains: ModuleType) -> None:
     """Every loss beyond chance, the largest first, with both figures and the winner."""
     runs = a_grid(gains, {("limit", 30, "hadar"): 6.6, ("prior", 0, "las"): 2.5})
