@@ -124,6 +124,15 @@ def test_one_file_serves_cells_that_are_the_same(tmp_path: Path) -> None:
     assert len(list((tmp_path / "cells").glob("*.json"))) == 1
 
 
+def test_plain_slurms_short_runs_come_last(tmp_path: Path) -> None:
+    """So that no long run is left at the end; results are in the order of the cells."""
+    cells = [a_cell(policy) for policy in ("slurm", "slurm:list", "srsf", "las")]
+    heard = Heard()
+    records = run_cells(cells, tmp_path, way=Processes(1), watcher=heard)
+    assert heard.started_ == [2, 3, 0, 1]
+    assert [record["policy"] for record in records] == ["slurm", "slurm:list", "srsf", "las"]
+
+
 def test_an_interrupt_keeps_what_is_done_and_leaves_no_process(tmp_path: Path) -> None:
     """After an interrupt only the cells without a result are run."""
 

@@ -20,6 +20,7 @@ from hadar_slurm.lab.study.compare import (
     Cell,
     Record,
     cell_path,
+    is_plain_slurm,
     read_record,
     run_cell,
     write_record,
@@ -51,7 +52,8 @@ class Processes:
         context.set_forkserver_preload(
             sorted(n for n in sys.modules if n.startswith("hadar_slurm."))
         )
-        waiting = list(reversed(todo))
+        # Taken from the end. Plain Slurm's runs are short, and a long one may not come last.
+        waiting = sorted(reversed(todo), key=lambda n: not is_plain_slurm(cells[n].policy))
         workers: _Workers = {}
         with interrupts() as check:
             try:
