@@ -28,6 +28,7 @@ class Figures:
     ended_by_limit: int
     # Jobs on several GPU types.
     mixed: int
+    requeued: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ def figures(jobs: JobList, play: Play) -> Figures:
         mean(large) if large else math.nan,
         sum(run.state == "TIMEOUT" for run in runs.values()),
         sum(len(run.gpu_types) > 1 for run in runs.values()),
+        sum(run.requeued for run in runs.values()),
     )
 
 

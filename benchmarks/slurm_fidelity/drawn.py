@@ -159,6 +159,8 @@ class Kind:
     spread: float = 0.85
     users: int = 5
     compression: int = COMPRESSION
+    # The share of the jobs of a higher tier.
+    urgent: float = 0.0
 
 
 def of_kind(
@@ -190,4 +192,7 @@ def of_kind(
         user = f"u{min(int(draw.expovariate(0.6)), kind.users - 1)}"
         jobs.append((user, at_s, gpus, seconds))
         at_s += draw.expovariate(1 / (kind.gap_h * HOUR_S))
-    return _listed(base, jobs, draw, limit=limit)
+    listed = _listed(base, jobs, draw, limit=limit)
+    tiers = random.Random(f"tiers {name}")
+    jobs_of_tiers = [replace(job, tier=int(tiers.random() < kind.urgent)) for job in listed.jobs]
+    return replace(listed, jobs=tuple(jobs_of_tiers))

@@ -23,7 +23,7 @@ from slurm_fidelity.settings import policy_name
 from slurm_fidelity.simulated import cluster_of, spec_of
 
 # Starts that are not further apart, in real seconds, are of one pass over the queue.
-_PASS_S = 0.35
+_PASS_S = 0.1
 # Real seconds from the end or submission of a job to a pass that sees it: one of these.
 _SEEN_S = (0.1, 0.0, 0.35)
 
@@ -49,7 +49,7 @@ class _Replay:
     names: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.policy = make_policy(policy_name(self.jobs, looks_always=True))
+        self.policy = make_policy(policy_name(self.jobs, slurm=self.play.slurm, looks_always=True))
         self.cluster = cluster_of(self.jobs)
         self.names = {name: f"n{i}" for i, name in enumerate(self.jobs.node_types(), 1)}
 

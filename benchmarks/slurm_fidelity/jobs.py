@@ -38,6 +38,8 @@ class ListedJob:
     nodes: int
     seconds: Mapping[str, tuple[float, float]]
     limit_min: int
+    # Of its partition; where the list preempts, jobs of a higher tier have those of lower requeued.
+    tier: int = 0
 
     def lasts_s(self, gpu_types: Mapping[str, object] | set[str], *, is_spread: bool) -> float:
         """Return how long the job runs on these types together: the slowest sets the pace."""
@@ -61,6 +63,7 @@ class JobList:
     compression: int = 600
     # Minutes of real time, as bf_window is.
     bf_window_min: int = 10_080
+    preempts: bool = False
     # Whether the rules of the simulated Slurm may be changed because of this list.
     is_for_tuning: bool = False
 
@@ -98,6 +101,8 @@ class Run:
     nodes: tuple[str, ...]
     gpus: tuple[int, ...] = ()
     state: str = "COMPLETED"
+    # How often it was requeued before.
+    requeued: int = 0
 
     @property
     def gpu_types(self) -> frozenset[str]:
@@ -146,7 +151,7 @@ def read_plays(path: Path) -> list[Play]:
     found = []
     for tree in json.loads(gzip.decompress(path.read_bytes())):
         rows = {
-            int(number): Run(row[0], row[1], tuple(row[2]), tuple(row[3]), row[4])
+            int(number): Run(row[0], row[1], tuple(row[2]), tuple(row[3]), *row[4:])
             for number, row in tree.pop("runs").items()
         }
         found.append(Play(runs=rows, **tree))
@@ -159,7 +164,8 @@ def write_plays(plays: list[Play], path: Path) -> None:
     for play in plays:
         tree = asdict(play)
         tree["runs"] = {
-            n: [r.start_s, r.end_s, r.nodes, r.gpus, r.state] for n, r in play.runs.items()
+            n: [r.start_s, r.end_s, r.nodes, r.gpus, r.state, *[r.requeued] * (r.requeued > 0)]
+            for n, r in play.runs.items()
         }
         trees.append(tree)
     _write(trees, path)

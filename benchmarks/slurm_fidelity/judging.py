@@ -12,6 +12,7 @@ from itertools import combinations
 from slurm_fidelity.compare import Difference, Figures, difference, figures, mean_difference
 from slurm_fidelity.from_states import Agreement, agreement, begins_s
 from slurm_fidelity.jobs import JobList, Play
+from slurm_fidelity.settings import policy_name
 from slurm_fidelity.simulated import simulate
 
 # Simulations of each list, with other lags: a lag decides which of two jobs takes a node.
@@ -68,7 +69,7 @@ def _judged(jobs: JobList, slurm: str, real: Sequence[Play], policy: str) -> Jud
 
 def _simulated(jobs: JobList, play: Play, policy: str) -> list[Play]:
     """Return simulations with the accidents of a real play: when Slurm looks at its queue."""
-    at = pass_at(jobs, play)
+    at, policy = pass_at(jobs, play), policy or policy_name(jobs, slurm=play.slurm)
     return [
         simulate(jobs, seed=seed, policy=policy, begin_s=begins_s(jobs, play), pass_at=at)
         for seed in SEEDS

@@ -14,6 +14,7 @@ _THREE = (Pool("h100", 2, 8), Pool("a100", 4, 8), Pool("v100", 4, 8))
 _SPEEDS = {"h100": 2.0, "a100": 1.0, "v100": 0.45}
 _OVER_NODES = {1: 0.25, 8: 0.35, 16: 0.3, 32: 0.1}
 _WITHIN = {1: 0.25, 2: 0.25, 3: 0.1, 4: 0.2, 6: 0.05, 8: 0.15}
+_PREEMPTED = {1: 0.25, 2: 0.2, 4: 0.25, 8: 0.2, 16: 0.1}
 _UNEVEN = {1: 0.2, 3: 0.2, 5: 0.15, 7: 0.1, 8: 0.15, 12: 0.1, 20: 0.1}
 
 
@@ -98,5 +99,13 @@ _MAKERS: Mapping[str, _Maker] = {
         "backfill that looks two minutes ahead, that is 20 hours",
         _drawn(_OVER_NODES, gap_h=0.4, number=60, median_h=1.7, longest_h=7.0),
         form="nodes", bf_window_min=2,
+    ),
+    "preempted": _kind(
+        "a quarter of the jobs in a partition that preempts, first in, first out",
+        _drawn(
+            _PREEMPTED, gap_h=0.06, number=70, median_h=2.0, longest_h=6.0, compression=200,
+            urgent=0.25,
+        ),
+        form="nodes", preempts=True, is_for_tuning=True,
     ),
 }  # fmt: skip

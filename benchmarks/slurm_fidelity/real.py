@@ -45,6 +45,8 @@ wait
 _HELD = re.compile(r" Nodes=(\S+) .*?GRES=gpu:[^:]+:([0-9]+)")
 # How much longer than its jobs a play may take, and what it may take in any case; real seconds.
 _MOST_TIMES, _LEAST_S = 4.0, 300.0
+# From the start of slurmctld until it computes priorities, measured on 22.05.8; 24.11.5, 26.05.5.
+_OLD_PERIOD_S, _PERIOD_S = 1.0, 0.1
 
 
 class PlayError(HadarError):
@@ -124,8 +126,7 @@ def _stage(jobs: JobList, say: Say) -> Iterator[_Stage]:
             slurmd_timeout_s=3000,
             settings=slurm_conf(jobs),
         ) as cluster:
-            period_at = _with_accounts(cluster, jobs) if counts_shares else time.time()
-            _set_weights(cluster, jobs, bills_gpus=counts_shares)
+            period_at = _with_weights(cluster, jobs)
             script, log = base / "job.sh", base / "log"
             script.write_text(_SCRIPT.format(log=log), encoding="utf-8")
             log.touch()
@@ -134,36 +135,48 @@ def _stage(jobs: JobList, say: Say) -> Iterator[_Stage]:
         shutil.rmtree(base, ignore_errors=True)
 
 
-def _set_weights(cluster: LocalCluster, jobs: JobList, *, bills_gpus: bool) -> None:
-    run = cluster.runner().run
-    for place, pool in enumerate(jobs.pools, 1):
-        nodes = f"NodeName=n{place}-{pool.gpu_type}-[1-{pool.nodes}]"
-        run(["scontrol", "update", nodes, f"Weight={10 * place}"])
-    if bills_gpus:
-        # Otherwise fair share counts CPUs.
-        run(["scontrol", "update", "PartitionName=main", "TRESBillingWeights=CPU=0,GRES/gpu=1"])
+def _with_weights(cluster: LocalCluster, jobs: JobList) -> float:
+    """Start slurmctld again with the nodes' weights; return when priorities are computed (epoch).
 
-
-def _with_accounts(cluster: LocalCluster, jobs: JobList) -> float:
-    """Make an account for each user, and return when priorities are computed next (epoch).
-
-    slurmctld is started again: it computes them when it starts, and at each PriorityCalcPeriod.
+    In slurm.conf, since from 24.11 on planned starts do not heed those that scontrol sets. It
+    computes priorities when it starts, and at each PriorityCalcPeriod.
     """
-    run = cluster.runner(timeout_s=60).run
-    me = run(["id", "-un"]).strip()
-    for user in sorted({job.user for job in jobs.jobs}):
-        run(["sacctmgr", "--immediate", "add", "account", user])
-        run(["sacctmgr", "--immediate", "add", "user", me, f"account={user}"])
-    time.sleep(1.0)
+    weights = {
+        node: 10 * place
+        for place, pool in enumerate(jobs.pools, 1)
+        for node, gpu_type in jobs.node_types().items()
+        if gpu_type == pool.gpu_type
+    }
+    text = cluster.slurm_conf.read_text(encoding="utf-8")
+    for node, weight in weights.items():
+        text = text.replace(f"NodeName={node} ", f"NodeName={node} Weight={weight} ")
+    if jobs.fairshare != "no":
+        # Otherwise fair share counts CPUs.
+        billing = "TRESBillingWeights=CPU=0,GRES/gpu=1"
+        text = text.replace("PartitionName=main ", f"PartitionName=main {billing} ")
+        _make_accounts(cluster, jobs)
+    cluster.slurm_conf.write_text(text, encoding="utf-8")
     cluster.stop_controller()
     began_at = time.time()
     cluster.start_controller(timeout_s=60)
     deadline = time.time() + 60
     while time.time() < deadline:
         if all(node.state == "idle" for node in cluster.status().nodes):
-            return began_at + 1.0
+            version = cluster.runner().run(["sinfo", "-V"]).split()[-1]
+            return began_at + (_OLD_PERIOD_S if version.startswith("22.") else _PERIOD_S)
         time.sleep(0.2)
     raise PlayError(f"nodes are not idle again: {cluster.status().nodes}")
+
+
+def _make_accounts(cluster: LocalCluster, jobs: JobList) -> None:
+    """Make an account for each user, of which each has one share."""
+    run = cluster.runner(timeout_s=60).run
+    me = run(["id", "-un"]).strip()
+    for user in sorted({job.user for job in jobs.jobs}):
+        run(["sacctmgr", "--immediate", "add", "account", user])
+        run(["sacctmgr", "--immediate", "add", "user", me, f"account={user}"])
+    # slurmdbd tells slurmctld of them.
+    time.sleep(1.0)
 
 
 def _submit(jobs: JobList, stage: _Stage, submit: Submit, say: Say) -> tuple[float, float]:
@@ -225,7 +238,8 @@ def _runs(jobs: JobList, stage: _Stage, began_at: float) -> dict[int, Run]:
         )
         nodes, gpus = (tuple(each) for each in zip(*held, strict=True))
         start_s = round(at[number, "begin"], 1)
-        runs[number] = Run(start_s, round(end_s, 1), nodes, gpus, fields["JobState"])
+        state, requeued = fields["JobState"], int(fields["Restarts"])
+        runs[number] = Run(start_s, round(end_s, 1), nodes, gpus, state, requeued)
     if missing := {job.number for job in jobs.jobs} - runs.keys():
         raise PlayError(f"{jobs.name}: nothing is known of jobs {sorted(missing)}")
     return runs

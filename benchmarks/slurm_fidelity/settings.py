@@ -5,6 +5,8 @@ from __future__ import annotations
 from slurm_fidelity.jobs import MINUTE_S, JobList, ListedJob
 
 WEIGHT_FAIRSHARE, WEIGHT_AGE = 10_000, 3_000
+# After a requeue a job waits for as long as its credential was valid, and a second.
+REQUEUE_DELAY_S = 121
 # Slurm's own unit of all three is the minute.
 CALC_PERIOD_MIN = 1
 _WEEK_S = 7 * 86_400
@@ -34,6 +36,12 @@ def slurm_conf(jobs: JobList) -> str:
         "MinJobAge=3600",
         "KillWait=1",
     ]
+    if jobs.preempts:
+        lines += ["PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE"]
+        lines += [
+            f"PartitionName={qos(job)} Nodes=ALL PriorityTier={job.tier + 1} MaxTime=INFINITE"
+            for job in _one_of_each_tier(jobs)
+        ]
     if jobs.fairshare == "no":
         return "\n".join([*lines, "PriorityType=priority/basic"]) + "\n"
     lines += [
@@ -48,8 +56,8 @@ def slurm_conf(jobs: JobList) -> str:
     return "\n".join(lines) + "\n"
 
 
-def policy_name(jobs: JobList, *, looks_always: bool = False) -> str:
-    """Return the policy with the same settings, in seconds of the list.
+def policy_name(jobs: JobList, *, slurm: str = "", looks_always: bool = False) -> str:
+    """Return the policy with the same settings, in seconds of the list; `slurm` is the version.
 
     Such a Slurm looks at its queue once in a real second, or, with `looks_always`, at any time.
     """
@@ -64,6 +72,12 @@ def policy_name(jobs: JobList, *, looks_always: bool = False) -> str:
         f"test_window={30 * jobs.compression}s",
         f"bf_interval={0 if looks_always else jobs.compression}s",
     ]
+    if slurm:
+        words.append(f"release={'.'.join(slurm.split('.')[:2])}")
+    if jobs.preempts:
+        tiers = "+".join(f"{qos(job)}={job.tier}" for job in _one_of_each_tier(jobs))
+        words += [f"qos={tiers}", "preempt=requeue"]
+        words.append(f"requeue_delay={REQUEUE_DELAY_S * jobs.compression}s")
     if jobs.fairshare == "no":
         words.append("weight_age=0")
     else:
@@ -75,9 +89,21 @@ def policy_name(jobs: JobList, *, looks_always: bool = False) -> str:
     return ":".join(words)
 
 
+def qos(job: ListedJob) -> str:
+    """Return what the policy takes for the tier of the job's partition."""
+    return f"tier{job.tier}" if job.tier else ""
+
+
+def _one_of_each_tier(jobs: JobList) -> list[ListedJob]:
+    found = {job.tier: job for job in jobs.jobs if job.tier}
+    return [found[tier] for tier in sorted(found)]
+
+
 def sbatch_options(job: ListedJob, jobs: JobList) -> list[str]:
     """Return what the job's user writes."""
     options = [f"--time={job.limit_min}"]
+    if job.tier:
+        options.append(f"--partition={qos(job)}")
     if jobs.form == "gpus":
         options.append(f"--gpus={job.gpus}")
     else:

@@ -17,7 +17,7 @@ from hadar_slurm.lab.study.figures import Result
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.policies.registry import make_policy
 from slurm_fidelity.jobs import JobList, ListedJob, Play, Run
-from slurm_fidelity.settings import policy_name
+from slurm_fidelity.settings import policy_name, qos
 
 # Many steps, so that rounding to whole ones is nothing.
 _STEPS = 10**7
@@ -59,14 +59,15 @@ def as_play(jobs: JobList, result: Result, begin_s: float) -> Play:
     names = {f"n{i}": name for i, name in enumerate(jobs.node_types(), 1)}
     ends = {done.job_id: done for done in result.jcts}
     runs: dict[int, Run] = {}
-    for segment in result.segments:
+    for segment in sorted(result.segments, key=lambda segment: segment.start_s):
         held = sorted((names[str(n)], count) for n, count in segment.gang.gpus_by_node.items())
-        done = ends[segment.job_id]
-        runs[int(segment.job_id) - 1] = Run(
+        done, number = ends[segment.job_id], int(segment.job_id) - 1
+        runs[number] = Run(
             round(segment.start_s - begin_s, 1),
             round(done.end_s - begin_s, 1),
             *(tuple(each) for each in zip(*held, strict=True)),
             state="TIMEOUT" if done.is_killed else "COMPLETED",
+            requeued=runs[number].requeued + 1 if number in runs else 0,
         )
     return Play(jobs.name, "simulated", "", runs)
 
@@ -86,6 +87,10 @@ class _WithLimits:
     @property
     def splits_unevenly(self) -> bool:
         return bool(getattr(self.policy, "splits_unevenly", False))
+
+    @property
+    def requeues(self) -> bool:
+        return bool(getattr(self.policy, "requeues", False))
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         jobs = [
@@ -135,6 +140,7 @@ def spec_of(
         limit_s=limit_s,
         # So that the limit is as written, whatever types the job may get.
         limit_type=allowed[0],
+        qos=qos(job),
     )
 
 

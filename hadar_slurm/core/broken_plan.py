@@ -47,7 +47,8 @@ def _broken_by_jobs(snapshot: Snapshot, plan: Plan) -> Iterator[tuple[Blamed, st
             continue
         if not waits:
             yield (job_id,), f"job {job_id} has neither an allocation nor a reason to wait"
-        if job.is_pinned_in_place and job.phase.is_plannable:
+        is_pinned = job.is_pinned_in_place and not snapshot.rules.may_requeue
+        if is_pinned and job.phase.is_plannable:
             yield (job_id,), f"job {job_id} cannot be moved now and must keep its GPUs"
 
 

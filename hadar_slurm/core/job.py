@@ -69,6 +69,8 @@ class JobSpec:
     # wrote it (empty: the slowest on which it trains). In simulations only.
     limit_s: float = inf
     limit_type: str = ""
+    # Slurm's QOS, in simulations of plain Slurm.
+    qos: str = ""
 
     def __post_init__(self) -> None:
         counts = {"GPUs": self.num_gpus, "total steps": self.total_steps, "copies": self.max_copies}

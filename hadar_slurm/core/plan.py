@@ -89,7 +89,8 @@ def is_plainly_valid(snapshot: Snapshot, plan: Plan) -> bool:
         return False
     if not running.keys() <= placed.keys():
         for job_id in running.keys() - placed.keys():
-            if job_id not in waiting or snapshot.by_id[job_id].is_pinned_in_place:
+            is_pinned = snapshot.by_id[job_id].is_pinned_in_place and not snapshot.rules.may_requeue
+            if job_id not in waiting or is_pinned:
                 return False
             _add(left, running[job_id], 1)
     for job_id, allocation in plan.changes(running):

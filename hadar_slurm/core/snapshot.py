@@ -44,13 +44,15 @@ class GangRules:
     One Slurm job expresses a uniform gang, k nodes with c GPUs each. Its GPU type is named, or
     left open; left open, each node must hold a single type, or Slurm would choose. Where
     `naming_binds`, a type once named can never be left open or changed again. Without
-    `counts_spread` a gang over several nodes is as fast as on one, as in Gavel's simulator.
+    `counts_spread` a gang over several nodes is as fast as on one, as in Gavel's simulator. With
+    `may_requeue` a job may be stopped that cannot be checkpointed: it loses its steps.
     """
 
     is_uniform: bool = True
     may_mix_types: bool = True
     naming_binds: bool = False
     counts_spread: bool = True
+    may_requeue: bool = False
 
     def throughput(self, gang: Gang, throughputs: Throughputs) -> float:
         """Return a gang's steps/s where these rules hold."""

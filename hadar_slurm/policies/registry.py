@@ -10,12 +10,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from hadar_slurm.errors import PolicyError
-from hadar_slurm.policies.policy import (
-    DEFAULT_USER_SHARES,
-    Policy,
-    PolicyOptions,
-    SolverLimits,
-)
+from hadar_slurm.policies.policy import DEFAULT_USER_SHARES, Policy, PolicyOptions, SolverLimits
 
 GROUP = "hadar_slurm.policies"
 DEFAULT_POLICY = "hadar"

@@ -47,7 +47,7 @@ _IDLE_ROUNDS = 1000
 
 @dataclass(frozen=True, slots=True, order=True)
 class Failure:
-    """A node down from `down_s` to `up_s`; its jobs lose the steps of the current round."""
+    """A node down from `down_s` to `up_s`; its jobs lose the round's steps, or all, unsaved."""
 
     down_s: float
     up_s: float

@@ -105,9 +105,11 @@ class SimJob:
         self._job = self._held = self.aggregates_s = None
 
     def stop(self, number: int, *, keeps_steps: bool = True) -> Gang:
-        """Stop a copy; without `keeps_steps` its steps since the last save are lost."""
+        """Stop a copy; without `keeps_steps` it loses what it has not saved, without saves all."""
         copy = self.copies.pop(number)
-        if not keeps_steps:
+        if not (self.copies or self.spec.can_checkpoint):
+            self.lost_steps = self.trained_steps
+        elif not keeps_steps:
             self.lost_steps += copy.unsaved
         if not self.copies:
             self._move_to(Phase.QUEUED)

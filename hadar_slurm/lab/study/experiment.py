@@ -95,8 +95,11 @@ def telling_ended(tell: Callable[[int], None]) -> Callable[[RoundRecord], None]:
 
 
 def rules_for(policy: Policy) -> GangRules:
-    """Return the gangs that a policy may make; plain Slurm splits --gpus=N as it likes."""
-    return GangRules(is_uniform=not getattr(policy, "splits_unevenly", False))
+    """Return what a policy may do: plain Slurm splits --gpus=N as it likes, and may requeue."""
+    return GangRules(
+        is_uniform=not getattr(policy, "splits_unevenly", False),
+        may_requeue=getattr(policy, "requeues", False),
+    )
 
 
 def run_experiment(

@@ -7,7 +7,8 @@
 A record becomes a job with the recorded work: one step a second on the GPUs that it held, for as
 long as it held them, whatever its final state. The heading names the fields, in any order; JobName,
 WorkDir, Container, SubmitLine and Comment say which jobs are the same work (jobspec/identity.py),
-and further fields are ignored. Records that are no jobs are counted and reported.
+QOS counts under plain Slurm, and further fields are ignored. Records that are no jobs are counted
+and reported.
 """
 
 from __future__ import annotations
@@ -299,6 +300,7 @@ def _job(
         workload=workload,
         name=_identity(record),
         user=record.get("user", "").strip(),
+        qos=record.get("qos", "").strip(),
     )
 
 

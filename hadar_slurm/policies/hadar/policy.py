@@ -56,12 +56,7 @@ from hadar_slurm.policies.hadar.short_waits import take_back_slow_starts
 from hadar_slurm.policies.hadar.type_sharing import share_types, worths
 from hadar_slurm.policies.hadar.ways import BY_WORK, NOWHERE, OVERDUE, AsPlanned, Typing, Way
 from hadar_slurm.policies.hadar_paper.policy import HadarPaper
-from hadar_slurm.policies.policy import (
-    DEFAULT_USER_SHARES,
-    PolicyOptions,
-    SolverLimits,
-    open_gpus,
-)
+from hadar_slurm.policies.policy import DEFAULT_USER_SHARES, PolicyOptions, SolverLimits, open_gpus
 
 # The program is solved again after this time if jobs came or went, and after this share of the
 # horizon even if none did, since plan and progress drift apart.
@@ -343,11 +338,7 @@ class _TypeSelection:
     """Chooses a GPU type for each job of the queue, in three passes."""
 
     def __init__(
-        self,
-        kinds: Kinds,
-        queue: Sequence[_Entry],
-        immovable: Set[JobId],
-        way: Way,
+        self, kinds: Kinds, queue: Sequence[_Entry], immovable: Set[JobId], way: Way
     ) -> None:
         self._kinds, self._queue, self._immovable, self._way = kinds, queue, immovable, way
         self._allocator = allocator = kinds.allocator

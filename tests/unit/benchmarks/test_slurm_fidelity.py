@@ -19,6 +19,7 @@ def fidelity(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     import slurm_fidelity.compare
     import slurm_fidelity.page
     import slurm_fidelity.settings
+    import slurm_fidelity.simulated
 
     return slurm_fidelity
 
@@ -102,6 +103,20 @@ def test_the_page_sets_the_lists_that_were_chosen_on_apart(fidelity: ModuleType)
         "all lists": 2, "judged only": 1, "chosen on": 1, "two real plays": 2
     }  # fmt: skip
     assert "| other, chosen on | 22.05 |" in fidelity.page.page([one, two], "Made today")
+
+
+def test_a_list_that_preempts_has_a_partition_for_each_tier(fidelity: ModuleType) -> None:
+    """And the policy QOS of the same order, with Slurm's wait after a requeue, in list time."""
+    jobs = a_list(fidelity, [1, 8], preempts=True)
+    jobs = replace(jobs, compression=100, jobs=(jobs.jobs[0], replace(jobs.jobs[1], tier=2)))
+    conf = fidelity.settings.slurm_conf(jobs)
+    assert "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\n" in conf
+    assert "PartitionName=tier2 Nodes=ALL PriorityTier=3 " in conf
+    options = [fidelity.settings.sbatch_options(job, jobs) for job in jobs.jobs]
+    assert ["--partition=tier2" in each for each in options] == [False, True]
+    name = fidelity.settings.policy_name(jobs, slurm="24.11.5")
+    assert ":release=24.11:qos=tier2=2:preempt=requeue:requeue_delay=12100s:" in name
+    assert fidelity.simulated.make_policy(name).requeues
 
 
 def test_a_play_in_a_container_says_what_is_missing(

@@ -63,6 +63,16 @@ def test_a_history_has_the_workloads_that_hadard_calls_them() -> None:
     ]
 
 
+def test_a_history_brings_the_qos() -> None:
+    """Where it has the field; policy slurm takes it as it is written."""
+    lines = text(record(1)).replace("|User|", "|User|QOS|").replace("|ann|", "|ann|high|")
+    trace = parse_trace(lines, "history", read_table(None), CLUSTER)
+    assert [job.qos for job in trace.jobs] == ["high"]
+    assert [
+        job.qos for job in parse_trace(text(record(1)), "h", read_table(None), CLUSTER).jobs
+    ] == [""]
+
+
 def test_a_submit_line_may_have_anything_in_it() -> None:
     """Separators and line breaks in the last field make neither an error nor a job."""
     found = names(

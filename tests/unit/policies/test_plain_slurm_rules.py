@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 import pytest
 from builders import a_cluster
 from hypothesis import given
@@ -41,6 +44,14 @@ def test_the_first_nodes_give_all_but_one_gpu_for_each_behind() -> None:
     assert any_of([1, 0, 1, 8, 8, 8], 9) == {0: 1, 2: 1, 3: 7}
     assert any_of([0, 0, 4, 2, 2, 2], 9) == {2: 4, 3: 2, 4: 2, 5: 1}
     assert any_of([1, 1, 1, 1, 1, 1], 7) is None
+
+
+def test_newer_slurms_give_in_the_order_in_which_they_choose() -> None:
+    """Eight of 2, 4 and 3: from 24.11 on the node that is chosen last gives less."""
+    nodes, free = Nodes.of(a_cluster(SIX)), [2, 4, 3, 0, 0, 0]
+    find = partial(take_any, range(3), 8, nodes, room=free, jobs_on=[0] * 6)
+    assert find() == {0: 2, 1: 4, 2: 2}
+    assert find(is_newer=True) == {0: 1, 1: 4, 2: 3}
 
 
 def nodes_of(free: list[int], number: int, size: int, jobs_on: list[int] | None = None) -> Taken:
@@ -90,6 +101,23 @@ def test_groups_grow() -> None:
         return found[0] if found else None
 
     assert [start(number) for number in range(1, 8)] == [10, 70, 145, 145, 270, 270, None]
+
+
+def test_newer_slurms_test_a_later_start_by_what_ends_before_and_within() -> None:
+    """From 24.11 on a start at 150 s counts all ends before it, and none after the time given."""
+    room = FutureRoom([0] * 3, [0] * 3, 30.0, [[at] for at in range(3)])
+    for at, end_s in enumerate((100.0, 140.0, 500.0)):
+        room.run(LimitEnd(end_s, 1 << at, {at: 1}))
+
+    def start(number: int, since_s: float, until_s: float = math.inf) -> float | None:
+        found = room.soonest(
+            0b111, lambda free, *_: {0: 1} if sum(free) >= number else None, since_s, until_s
+        )
+        return found[0] if found else None
+
+    assert [start(number, 0.0) for number in (1, 2, 3)] == [140.0, 140.0, 500.0]
+    assert [start(number, 150.0) for number in (1, 2, 3)] == [150.0, 150.0, 500.0]
+    assert [start(number, 120.0, 400.0) for number in (1, 2, 3)] == [120.0, 140.0, None]
 
 
 HOLDS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12), st.integers(1, 7)), max_size=6)

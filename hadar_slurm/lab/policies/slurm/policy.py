@@ -7,7 +7,8 @@ what those before it leave, starts; for each other one whole nodes are held, fro
 a test of the running jobs' time limits lets it start. Nothing is held beyond bf_window, so that
 longer jobs may start before a gang that waits for more than that. The main scheduler, which starts
 jobs in the same order until the first that has to wait, adds nothing to this. Jobs are never
-stopped.
+stopped, unless QOS preempt (`preemption`): then jobs go by the priority of their QOS first, and one
+that could not start may have others requeued.
 
 Source: Slurm's documentation (sched_config.html, slurm.conf) and source (22.05: backfill.c), and a
 real slurmctld (docs/slurm-fidelity.md).
@@ -20,13 +21,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from hadar_slurm.core.cluster import GpuType, JobId, Slot, natural_key
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, Shape
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
+from hadar_slurm.lab.policies.slurm.preemption import MadeRoom, Preemptible, room_by_stops
 from hadar_slurm.lab.policies.slurm.priority import Holding, Priorities
 from hadar_slurm.lab.policies.slurm.requests import UserRequest, written
 from hadar_slurm.lab.policies.slurm.selection import Counts, Nodes, Taken, take_any, take_nodes
@@ -47,6 +49,8 @@ class SlurmMemory:
     started_s: Mapping[JobId, float] = field(default_factory=dict)
     # When the queue was last looked at, in seconds.
     looked_s: float = -math.inf
+    # When each requeued job may start again, in seconds.
+    begins_s: Mapping[JobId, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,11 @@ class PlainSlurm:
         """Whether its jobs may have different numbers of GPUs on their nodes."""
         return self.settings.form is Form.GPUS
 
+    @property
+    def requeues(self) -> bool:
+        """Whether it may stop jobs that cannot be checkpointed."""
+        return self.settings.preempt
+
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return which jobs run in `round_`, and on which GPUs."""
         memory = round_.memory if isinstance(round_.memory, SlurmMemory) else SlurmMemory()
@@ -76,12 +85,17 @@ class PlainSlurm:
             else snapshot.now_s - _ran_s(snapshot, job_id)
             for job_id in allocator.placed
         }
-        is_due = snapshot.now_s >= memory.looked_s + self.settings.bf_interval
-        if is_due and any(allocator.free.values()):
-            _Backfill(allocator, requests, started_s, self.settings).run(
-                sorted(waiting.values(), key=partial(_rank, priorities.by_job))
-            )
-        new = allocator.placed.keys() - started_s.keys()
+        now_s, begins_s = snapshot.now_s, memory.begins_s
+        is_due = now_s >= memory.looked_s + self.settings.bf_interval
+        if is_due and (self.settings.preempt or any(allocator.free.values())):
+            queue = [job for job in waiting.values() if begins_s.get(job.job_id, now_s) <= now_s]
+            rank = partial(self._rank, priorities.by_job)
+            _Backfill(allocator, requests, started_s, self.settings).run(sorted(queue, key=rank))
+        stopped = started_s.keys() - allocator.placed.keys()
+        if stopped or begins_s:
+            again_s = now_s + self.settings.requeue_delay
+            begins_s = {job_id: time_s for job_id, time_s in begins_s.items() if job_id in waiting}
+            begins_s |= dict.fromkeys(stopped, again_s)
         held = {
             job_id: priorities.held.get(job_id) or _holding(waiting, snapshot, job_id)
             for job_id in allocator.placed
@@ -89,19 +103,21 @@ class PlainSlurm:
         kept = SlurmMemory(
             replace(priorities, held=held),
             requests,
-            started_s | dict.fromkeys(new, snapshot.now_s),
-            snapshot.now_s if is_due else memory.looked_s,
+            {job_id: started_s.get(job_id, now_s) for job_id in allocator.placed},
+            looked_s=now_s if is_due else memory.looked_s,
+            begins_s=begins_s,
         )
         return allocator.plan(memory=kept)
+
+    def _rank(self, by_job: Mapping[JobId, float], job: Job) -> tuple[Any, ...]:
+        job_id, spec = job.job_id, job.spec
+        first = -self.settings.qos_priority(spec.qos) if self.settings.preempt else 0.0
+        return first, -by_job[job_id], spec.submitted_s, natural_key(job_id)
 
 
 def make(options: PolicyOptions) -> PlainSlurm:
     """Return the policy with the settings in `options.words`; raises PolicyError."""
     return PlainSlurm(parse_settings(options.words), ":".join(("slurm", *options.words)))
-
-
-def _rank(by_job: Mapping[JobId, float], job: Job) -> tuple[float, float, tuple[int, str]]:
-    return (-by_job[job.job_id], job.spec.submitted_s, natural_key(job.job_id))
 
 
 def _ran_s(snapshot: Snapshot, job_id: JobId) -> float:
@@ -145,10 +161,15 @@ class _Backfill:
         for at, node in enumerate(nodes.node_of):
             slots_of[int(node)].append(at)
         self._room = FutureRoom(free, [0] * len(free), settings.test_window, slots_of)
+        self._candidates: list[Preemptible] = []
         for job_id, allocation in allocator.placed.items():
             taken = {self._index[slot]: count for slot, count in allocation.slots}
             end_s = started_s[job_id] + requests[job_id].limit_s
-            self._room.run(LimitEnd(max(end_s, now_s + 1.0), self._bits(taken), taken))
+            ending = LimitEnd(max(end_s, now_s + 1.0), self._bits(taken), taken)
+            self._room.run(ending)
+            if settings.preempt:
+                priority = settings.qos_priority(requests[job_id].qos)
+                self._candidates.append(Preemptible(job_id, priority, ending))
         self._line = HeldNodes(
             now_s, settings.bf_window, settings.bf_resolution, (1 << len(slots_of)) - 1
         )
@@ -163,7 +184,7 @@ class _Backfill:
         # What is held for a later start matters to those only that could start now.
         may_start = {kind for kind in left if self._fits_now(kind)}
         for job, kind in zip(jobs, kinds, strict=False):
-            if not any(left[each] for each in may_start):
+            if not (self._candidates or any(left[each] for each in may_start)):
                 return
             left[kind] -= 1
             if self._plan(job, kind):
@@ -175,11 +196,16 @@ class _Backfill:
         later_s: float | None = now_s
         while later_s is not None:
             since_s = later_s
-            mask, later_s = self._line.usable(since_s, since_s + limit_s)
-            found = self._soonest(kind, mask)
+            is_newer = self._settings.is_newer
+            mask, later_s = self._line.usable(since_s, since_s + limit_s, looks_on=is_newer)
+            between = since_s if since_s > now_s else 0.0, math.inf if later_s is None else later_s
+            found = self._soonest(kind, mask, *(between if is_newer else ()))
             if found is None:
                 continue
             start_s, taken = max(found[0], since_s), found[1]
+            if start_s > since_s == now_s and (room := self._by_stops(job, kind, mask)):
+                start_s, taken = now_s, room.taken
+                self._stop(room.stopped)
             if start_s <= now_s:
                 self._start(job, taken, limit_s)
                 return True
@@ -195,6 +221,26 @@ class _Backfill:
             return False
         return False
 
+    def _by_stops(self, job: Job, kind: _Kind, mask: int) -> MadeRoom | None:
+        """Return what the job gets now if others are stopped, of which QOS have less priority."""
+        priority = self._settings.qos_priority(self._requests[job.job_id].qos)
+        lower = [c for c in self._candidates if c.priority < priority and c.ending.nodes & mask]
+
+        def find(stopped: Sequence[Preemptible]) -> tuple[Taken, int] | None:
+            free, jobs_on = self._room.without(each.ending for each in stopped)
+            picks = (partial(self._pick, kind, slots) for slots in kind.masks)
+            taken = next(filter(None, (pick(free, jobs_on, mask) for pick in picks)), None)
+            return (taken, self._bits(taken)) if taken else None
+
+        return room_by_stops(lower, find)
+
+    def _stop(self, stopped: Iterable[Preemptible]) -> None:
+        by_id = self._allocator.snapshot.by_id
+        for each in stopped:
+            self._allocator.take_back(by_id[each.job_id])
+            self._candidates.remove(each)
+            self._room.stop(each.ending)
+
     def _start(self, job: Job, taken: Taken, limit_s: float) -> None:
         slots = self._nodes.slots
         gang = Gang.of({slots[each]: count for each, count in taken.items()})
@@ -203,14 +249,16 @@ class _Backfill:
             self._room.free[at] -= count
         self._room.run(LimitEnd(self._now_s + limit_s, self._bits(taken), taken))
 
-    def _soonest(self, kind: _Kind, mask: int) -> tuple[float, Taken] | None:
+    def _soonest(
+        self, kind: _Kind, mask: int, since_s: float = 0.0, until_s: float = math.inf
+    ) -> tuple[float, Taken] | None:
         """Return when the job could start on these nodes, and the GPUs; None: never."""
-        key = kind, mask, self._room.version
+        key = kind, mask, since_s, until_s, self._room.version
         if key not in self._found:
             starts = []
             for place, slots in enumerate(kind.masks):
                 pick = partial(self._pick, kind, slots)
-                found = self._room.soonest(mask & self._bits(slots), pick)
+                found = self._room.soonest(mask & self._bits(slots), pick, since_s, until_s=until_s)
                 if found:
                     starts.append((max(found[0], self._now_s), place, found[1]))
             first = min(starts, key=lambda each: each[:2], default=None)
@@ -225,7 +273,10 @@ class _Backfill:
         node_of = self._nodes.node_of
         candidates = [at for at in slots if room[at] >= least and mask >> node_of[at] & 1]
         if not kind.nodes:
-            return take_any(candidates, kind.size, self._nodes, room=room, jobs_on=jobs_on)
+            is_newer = self._settings.is_newer
+            return take_any(
+                candidates, kind.size, self._nodes, room=room, jobs_on=jobs_on, is_newer=is_newer
+            )
         wanted = Shape(kind.nodes, kind.size)
         return take_nodes(candidates, wanted, self._nodes, jobs_on)
 

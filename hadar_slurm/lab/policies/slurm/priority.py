@@ -1,4 +1,4 @@
-"""priority/multifactor: fair share, age and size. Pure.
+"""priority/multifactor: fair share, age, size and QOS. Pure.
 
 Source: Slurm's documentation (priority_multifactor.html, fair_tree.html, classic_fair_share.html).
 Each user is an account of its own with one share, and GPUs are what is billed. As in Slurm,
@@ -63,6 +63,7 @@ class Priorities:
                 settings.weight_fairshare * factors.get(job.spec.user, 1.0)
                 + settings.weight_age * min(1.0, age_s / settings.max_age)
                 + settings.weight_size * min(1.0, job.spec.num_gpus / total)
+                + settings.weight_qos * settings.qos_factor(job.spec.qos)
             ))  # fmt: skip
 
         known = {} if is_due else self.by_job

@@ -28,6 +28,7 @@ class UserRequest:
     shape: Shape | None
     num_gpus: int
     limit_s: float
+    qos: str = ""
 
     @property
     def nodes(self) -> int:
@@ -67,7 +68,7 @@ def _request(job: Job, types: tuple[GpuType, ...], snapshot: Snapshot, form: For
     shape = None if is_split else _shape(spec, types, cluster, may_mix=rules.may_mix_types)
     is_list = form is Form.LIST and any(_has_enough(spec, k, cluster, form) for k in types)
     groups = [(gpu_type,) for gpu_type in types] if is_list else [types] * bool(types)
-    return UserRequest(tuple(groups), shape, spec.num_gpus, limit_s)
+    return UserRequest(tuple(groups), shape, spec.num_gpus, limit_s, qos=spec.qos)
 
 
 def _shape(

@@ -9,7 +9,7 @@ slurmctld by benchmarks/slurm_fidelity:
   idle CPUs; where none suffices, the one with the most, and then the next. Where one more node will
   do, it is that of the run with the fewest idle CPUs, else nodes are taken in their order.
 * --gpus=N takes, in the order of its nodes, all that is free on each, but leaves one GPU for each
-  node behind.
+  node behind; from 24.11 on in the order in which they are chosen.
 """
 
 from __future__ import annotations
@@ -81,7 +81,13 @@ def take_nodes(
 
 
 def take_any(
-    candidates: Sequence[int], size: int, nodes: Nodes, *, room: Counts, jobs_on: Counts
+    candidates: Sequence[int],
+    size: int,
+    nodes: Nodes,
+    *,
+    room: Counts,
+    jobs_on: Counts,
+    is_newer: bool = False,
 ) -> Taken | None:
     """Return `size` GPUs on any of the slots, in any split; None where there are too few."""
     if sum(room[at] for at in candidates) < size:
@@ -101,7 +107,8 @@ def take_any(
             if got < size:
                 chosen.append(at)
                 got += room[at]
-    return _split(sorted(chosen, key=lambda at: nodes.node_of[at]), size, room)
+    in_order = chosen if is_newer else sorted(chosen, key=lambda at: nodes.node_of[at])
+    return _split(in_order, size, room)
 
 
 def _split(chosen: Sequence[int], size: int, room: Counts) -> Taken:

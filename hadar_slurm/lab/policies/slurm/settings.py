@@ -60,6 +60,13 @@ class SlurmSettings:
     weight_fairshare: float = 10_000.0
     weight_age: float = 3_000.0
     weight_size: float = 0.0
+    # PriorityWeightQOS; the QOS with their priorities, which are 0 for all others.
+    weight_qos: float = 0.0
+    qos: tuple[tuple[str, float], ...] = ()
+    # PreemptMode=REQUEUE: jobs of a QOS with a lower priority make room; and in how many seconds
+    # these may start again.
+    preempt: bool = False
+    requeue_delay: float = 121.0
     # PriorityMaxAge, PriorityDecayHalfLife (0: nothing decays), PriorityCalcPeriod.
     max_age: float = 7 * 86_400.0
     half_life: float = 7 * 86_400.0
@@ -68,22 +75,43 @@ class SlurmSettings:
     bf_window: float = 7 * 86_400.0
     bf_resolution: float = 60.0
     bf_max_job_test: float = 500.0
+    # Slurm's version.
+    release: float = 22.05
     # How often the queue is looked at; 0: at each arrival and end.
     bf_interval: float = 0.0
     # Slurm's own, for plays in compressed time: by what a test of a later start begins to group
     # the ends of running jobs.
     test_window: float = 30.0
 
+    @property
+    def is_newer(self) -> bool:
+        """Whether it is 24.11 or newer, in which some rules are others."""
+        return self.release >= 24.0
+
+    def qos_priority(self, name: str) -> float:
+        """Return the priority of a QOS."""
+        return dict(self.qos).get(name.lower(), 0.0)
+
+    def qos_factor(self, name: str) -> float:
+        """Return the factor of a QOS, from 0 to 1 for the highest."""
+        highest = max((priority for _, priority in self.qos), default=0.0)
+        return self.qos_priority(name) / highest if highest else 0.0
+
 
 _TIMES = frozenset(
-    "max_age half_life calc_period bf_window bf_resolution bf_interval test_window".split()
+    "max_age half_life calc_period bf_window bf_resolution bf_interval test_window "
+    "requeue_delay".split()
 )
 # May be 0.
-_WEIGHTS = frozenset({"weight_fairshare", "weight_age", "weight_size", "half_life", "bf_interval"})
+_WEIGHTS = frozenset(
+    "weight_fairshare weight_age weight_size weight_qos half_life bf_interval requeue_delay".split()
+)
 _HABITS: dict[str, tuple[str, Any]] = {
     **{str(form): ("form", form) for form in Form},
     **{str(types): ("types", types) for types in Types},
     **{f"fairshare={kind}": ("fairshare", kind) for kind in FairShare},
+    "preempt=requeue": ("preempt", True),
+    "preempt=no": ("preempt", False),
 }
 _NUMBERS = tuple(each.name for each in fields(SlurmSettings) if each.type == "float")
 
@@ -103,10 +131,19 @@ def parse_settings(words: Iterable[str]) -> SlurmSettings:
             found[field] = value
         elif name in _NUMBERS:
             found[name] = _number(name, text, word)
+        elif name == "qos":
+            found[name] = tuple(_qos(part, word) for part in text.split("+"))
         else:
-            known = ", ".join((*_HABITS, *(f"{name}=" for name in _NUMBERS)))
+            known = ", ".join((*_HABITS, *(f"{name}=" for name in _NUMBERS), "qos="))
             raise PolicyError(f"{word!r} is not one of {known}")
     return replace(SlurmSettings(), **found)
+
+
+def _qos(part: str, word: str) -> tuple[str, float]:
+    name, _, text = part.partition("=")
+    if not name or len(text) > 9 or not (text.isascii() and text.isdigit()):
+        raise PolicyError(f"{word!r}: expected priorities, such as qos=urgent=1000+normal=10")
+    return name, float(text)
 
 
 def _number(name: str, text: str, word: str) -> float:

@@ -7,6 +7,8 @@ beside a real slurmctld:
 * A later start is found by ending running jobs in the order of their time limits, not one by one
   but in groups: the first is of half a minute, each further one is twice as long. The start is then
   the last end of a group, so that starts far ahead are planned late.
+* From 24.11 on a start later than now is tested with all jobs gone that end before it, and without
+  those that end after the next time to try.
 """
 
 from __future__ import annotations
@@ -60,23 +62,41 @@ class FutureRoom:
         self._shift(self.jobs_on, ending, 1)
         self.version += 1
 
-    def soonest(self, mask: Mask, pick: Pick) -> tuple[float, Taken] | None:
-        """Return when and where a job could start on these nodes, 0 for now; None: never."""
-        if taken := pick(self.free, self.jobs_on, mask):
-            return 0.0, taken
+    def stop(self, ending: LimitEnd) -> None:
+        """Free what a running job holds."""
+        self._running.remove(ending)
+        self._add(self.free, self.jobs_on, ending)
+        self.version += 1
+
+    def without(self, stopped: Iterable[LimitEnd]) -> tuple[list[int], list[int]]:
+        """Return what would be free, and the jobs on each node, if these jobs were stopped."""
         free, jobs_on = list(self.free), list(self.jobs_on)
-        for group in self._groups(mask):
+        for ending in stopped:
+            self._add(free, jobs_on, ending)
+        return free, jobs_on
+
+    def soonest(
+        self, mask: Mask, pick: Pick, since_s: float = 0.0, until_s: float = math.inf
+    ) -> tuple[float, Taken] | None:
+        """Return when and where a job could start on these nodes, `since_s` at the soonest.
+
+        0 is now. None: not when the running jobs have ended that end until `until_s`.
+        """
+        before = [each for each in self._running if each.end_s < since_s and each.nodes & mask]
+        free, jobs_on = self.without(before)
+        if taken := pick(free, jobs_on, mask):
+            return since_s, taken
+        running = [each for each in self._running if since_s <= each.end_s <= until_s]
+        for group in self._groups(mask, running):
             for ending in group:
-                for at, count in ending.taken.items():
-                    free[at] += count
-                self._shift(jobs_on, ending, -1)
+                self._add(free, jobs_on, ending)
             if taken := pick(free, jobs_on, mask):
                 return group[-1].end_s, taken
         return None
 
-    def _groups(self, mask: Mask) -> Iterator[list[LimitEnd]]:
+    def _groups(self, mask: Mask, running: Sequence[LimitEnd]) -> Iterator[list[LimitEnd]]:
         """Yield the running jobs on these nodes in groups that end together."""
-        running, length_s, barrier_s, at = self._running, self._group_s, math.nan, 0
+        length_s, barrier_s, at = self._group_s, math.nan, 0
         while at < len(running):
             group: list[LimitEnd] = []
             while at < len(running):
@@ -95,6 +115,11 @@ class FutureRoom:
             while at < len(running) and running[at].end_s > barrier_s + length_s:
                 length_s *= 2
 
+    def _add(self, free: Counts, jobs_on: Counts, ending: LimitEnd) -> None:
+        for at, count in ending.taken.items():
+            free[at] += count
+        self._shift(jobs_on, ending, -1)
+
     def _shift(self, jobs_on: Counts, ending: LimitEnd, by: int) -> None:
         nodes = ending.nodes
         while nodes:
@@ -111,7 +136,9 @@ class HeldNodes:
         self._resolution_s = resolution_s
         self._spans = [_Span(self._rounded(now_s), self._rounded(now_s + window_s), nodes)]
 
-    def usable(self, start_s: float, end_s: float) -> tuple[Mask, float | None]:
+    def usable(
+        self, start_s: float, end_s: float, *, looks_on: bool = False
+    ) -> tuple[Mask, float | None]:
         """Return the nodes that none holds in that time, and when else to try."""
         later_s: float | None = None
         mask = -1
@@ -123,6 +150,8 @@ class HeldNodes:
                 if after & ~(mask & span.open):
                     later_s = span.end_s
             if span.begin_s > end_s:
+                if looks_on and later_s is None and at + 2 < len(self._spans):
+                    later_s = self._spans[at + 1].end_s
                 break
             mask &= span.open
         return mask, later_s
