@@ -111,6 +111,13 @@ def compare(
             show_default="all, for Slurm's history 0",
         ),
     ] = None,
+    leave_out: Annotated[
+        float,
+        typer.Option(
+            help="Percent of the jobs that are not played, drawn from each --seed: shows how far "
+            "single runs move."
+        ),
+    ] = 0.0,
     round_seconds: Annotated[float, typer.Option(help="Seconds per round.")] = 360.0,
     restart_seconds: Annotated[
         str | None,
@@ -129,7 +136,8 @@ def compare(
     seed: Annotated[
         str | None,
         typer.Option(
-            help="Seeds of generated workloads, limits and adopters, 0,1,2; tables show means."
+            help="Seeds of generated workloads, limits, adopters and jobs left out, 0,1,2; tables "
+            "show means."
         ),
     ] = None,
     first: Annotated[int | None, typer.Option(help="Use only the first N jobs.")] = None,
@@ -182,6 +190,7 @@ def compare(
         history=history,
         adoption=adoption,
         movable=movable,
+        leave_out=leave_out,
         round_seconds=round_seconds,
         restart_seconds=restart_seconds,
         copies=copies,

@@ -55,7 +55,7 @@ from hadar_slurm.lab.study.gains.verdict import gains_tree, verdict
 from hadar_slurm.lab.study.report import Comparison
 from hadar_slurm.lab.study.scenarios import SCENARIOS, Overrides, Scenario
 from hadar_slurm.lab.study.summary import groups, killed_notes, load_series
-from hadar_slurm.lab.traces.adopters import as_movable
+from hadar_slurm.lab.traces.adopters import as_movable, without_some
 from hadar_slurm.lab.traces.limits import parse_limits
 from hadar_slurm.lab.traces.load import parse_gpu_speeds
 from hadar_slurm.lab.traces.restart import parse_restart_costs
@@ -124,6 +124,7 @@ class CompareOptions:
     history: str
     adoption: str | None
     movable: str | None
+    leave_out: float
     round_seconds: float
     restart_seconds: str | None
     copies: int | None
@@ -183,14 +184,18 @@ def _with_shares(
     if options.adoption is not None:
         shares = _numbers("--adoption", options.adoption)
         choices = with_adoption(choices, shares, rules, is_scenario=is_scenario)
-    movable = _shares("--movable", options.movable)
-    return replace(choices, movable=movable, adjusts_limits=options.time_on)
+    movable, leave_out = _shares("--movable", options.movable), options.leave_out
+    if not 0 <= leave_out < 100:
+        raise UsageError(f"--leave-out {leave_out:g}: expected per cent, 0 to less than 100")
+    return replace(choices, movable=movable, leave_out=leave_out, adjusts_limits=options.time_on)
 
 
 def _check_scenario(scenario: Scenario, choices: Overrides) -> None:
     """Raise UsageError for options that the scenario does not take."""
     if choices.movable:
         raise UsageError("--movable: scenarios take none; give traces")
+    if choices.leave_out:
+        raise UsageError("--leave-out: scenarios take none; give traces")
     if choices.sizes not in (None, (ORACLE,)) and not scenario.takes_lists:
         raise UsageError(f"--sizes: scenario {scenario.name} has sizes of its own")
     if choices.history:
@@ -273,10 +278,11 @@ def _drawn(
     traces: Sequence[str], reading: TraceOptions, choices: Overrides, say: Callable[[str], None]
 ) -> Iterator[StudyWorkload]:
     """Yield the jobs of every trace and seed; print the reader's notes."""
-    is_drawn = choices.limits or choices.adoption or any(map(is_generated, traces))
-    if choices.seeds and not is_drawn:
+    options = choices.limits, choices.adoption, choices.leave_out
+    if choices.seeds and not (any(options) or any(map(is_generated, traces))):
         raise UsageError(
-            "--seed: only generated workloads, --limits and --adoption take a seed, traces do not"
+            "--seed: only generated workloads, --limits, --adoption and --leave-out take a seed, "
+            "traces do not"
         )
     for text in traces:
         for seed in (choices.seeds or (0,)) if is_generated(text) else (None,):
@@ -293,7 +299,18 @@ def _drawn(
                 recorded=found.recorded,
                 history=tuple(read_history(choices.history, reading, seed or 0)),
             )
-            yield from with_limits(jobs, reading.cluster, choices.limits, choices.seeds)
+            for some in _without_some(jobs, choices):
+                yield from with_limits(some, reading.cluster, choices.limits, choices.seeds)
+
+
+def _without_some(jobs: StudyWorkload, choices: Overrides) -> Iterator[StudyWorkload]:
+    """Yield the workload as it is, or without some of its jobs, once for each seed."""
+    if not choices.leave_out:
+        yield jobs
+        return
+    for seed in (choices.seeds or (0,)) if jobs.seed is None else (jobs.seed,):
+        specs = without_some(jobs.specs, choices.leave_out, seed=seed)
+        yield replace(jobs, specs=tuple(specs), seed=seed)
 
 
 def _workloads(

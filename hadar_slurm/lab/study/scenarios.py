@@ -67,6 +67,8 @@ class Overrides:
     adoption: tuple[float, ...] = ()
     # Shares of the jobs, in per cent, that can move; none: all that the trace lets move.
     movable: tuple[float, ...] = ()
+    # Per cent of the jobs, drawn from each seed, that are not played; 0: all are.
+    leave_out: float = 0.0
     # Further workloads, for a scenario that takes lists of them.
     workloads: tuple[ClusterWorkload, ...] = ()
 

@@ -244,12 +244,13 @@ class ComparableRuns:
     @cached_property
     def happened(self) -> PolicyRecords | None:
         """Return what was recorded of the jobs, as a row of the table; None if nothing was."""
-        found = (r for entry in self.done for r in entry.records if r.get("recorded"))
-        if not (record := next(found, None)):
-            return None
-        number, jobs = record["recorded"]["jobs"], self.labels["jobs"]
-        name = HAPPENED if number == jobs else f"{HAPPENED} ({number:,} of {jobs} jobs)"
-        return PolicyRecords(name, (record["recorded"],))
+        for entry in self.done:
+            records = [record["recorded"] for record in entry.records if record.get("recorded")]
+            if records:
+                number, jobs = records[0]["jobs"], self.labels["jobs"]
+                name = HAPPENED if number == jobs else f"{HAPPENED} ({number:,} of {jobs} jobs)"
+                return PolicyRecords(name, tuple(records))
+        return None
 
     @property
     def rows(self) -> tuple[PolicyRecords, ...]:

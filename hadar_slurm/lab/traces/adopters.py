@@ -1,4 +1,4 @@
-"""The users who adopt a policy and the jobs that can move, drawn from a seed; others' jobs."""
+"""The users who adopt a policy, the jobs that can move and those left out, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -28,6 +28,17 @@ def as_movable(specs: Sequence[JobSpec], percent: float, *, seed: int) -> list[J
         spec if number in chosen else replace(spec, can_checkpoint=False)
         for number, spec in enumerate(specs)
     ]
+
+
+def without_some(specs: Sequence[JobSpec], percent: float, *, seed: int) -> list[JobSpec]:
+    """Return the jobs without `percent` of them, rounded; one stays at least.
+
+    They are drawn independently of those that can move.
+    """
+    order = list(range(len(specs)))
+    Random(f"left out {seed}").shuffle(order)
+    kept = frozenset(order[min(round(len(specs) * percent / 100), len(specs) - 1) :])
+    return [spec for number, spec in enumerate(specs) if number in kept]
 
 
 def users_drawn(users: Iterable[str], percent: float, *, seed: int) -> frozenset[str]:

@@ -231,7 +231,7 @@ def test_jobs_that_never_fit_are_told_or_left_out(
         (["{trace}", "--load", "0"], "--load 0: expected 1 per cent or more"),
         (["{trace}", "--first", "1", "--load", "70"], "--load 70: all jobs arrive at once"),
         (["{trace}", "--seed", "1.5"], "--seed 1.5: expected whole numbers"),
-        (["{trace}", "--seed", "1"], "--seed: only generated workloads, --limits and"),
+        (["{trace}", "--seed", "1"], "--seed: only generated workloads, --limits, --adop"),
         (["{trace}", "--adoption", "30"], "few does not have the GPU types on which its jobs ran"),
         (
             ["{trace}", "--adoption", "0"],
@@ -240,6 +240,8 @@ def test_jobs_that_never_fit_are_told_or_left_out(
         (["{trace}", "--adoption", "x"], "--adoption 'x': expected a number"),
         (["{trace}", "--adoption", "9", "--policy", "hadare"], "--adoption: hadare forks jobs"),
         (["{trace}", "--adoption", "9", "--rules", "gavel"], "--adoption: only hadar's rules"),
+        (["{trace}", "--leave-out", "100"], "--leave-out 100: expected per cent, 0 to less than"),
+        (["--scenario", "liars", "--leave-out", "9"], "--leave-out: scenarios take none"),
         (["--scenario", "liars", "--adoption", "9"], "--adoption: scenarios take none"),
         (["{trace}", "--sizes", "long"], "--sizes 'long': expected one of oracle, limit, learned"),
         (["{trace}", "--sizes", "limit"], "--sizes limit: few has no time limits; give --limits"),
@@ -315,6 +317,31 @@ def test_kinds_of_hadar_stand_on_one_page(
     # By default the first of these days.
     first = json.loads(compare(words, monkeypatch, capsys)[1])
     assert [run["policy"] for run in first["runs"]] == ["slurm", kinds[2]]
+
+
+def test_seeds_without_some_jobs_give_a_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each seed leaves out other jobs, the same for all policies; each has a gain."""
+    path = tmp_path / "modern.sacct"
+    path.write_text(modern_history(30, users=4), encoding="utf-8")
+    words = [str(path), "--cluster", MODERN_CLUSTER, "--policy", "hadar,slurm:list", "--json"]
+    words += ["--leave-out", "20", "--seed", "1,2", "--output", str(tmp_path / "out")]
+    status, out, _ = compare(words, monkeypatch, capsys)
+    assert status == 0
+    tree = json.loads(out)
+    found = [(run["policy"].partition(" ")[0], run["jobs"], run["seed"]) for run in tree["runs"]]
+    names = ("slurm:list", "hadar")
+    assert sorted(found) == sorted((name, 24, seed) for name in names for seed in (1, 2))
+    assert [run["recorded"]["jobs"] for run in tree["runs"]] == [24] * 4
+    assert len({run["recorded"]["mean_jct_s"] for run in tree["runs"]}) == 2
+    assert [gain["seed"] for gain in tree["gains"]] == [1, 2]
+    cells = list((tmp_path / "out" / "cells").glob("*.json"))
+    records = [json.loads(cell.read_text(encoding="utf-8")) for cell in cells]
+    assert {tuple(r["users"]) for r in records if r["seed"] == 1} != {
+        tuple(r["users"]) for r in records if r["seed"] == 2
+    }
+    assert len({tuple(r["users"]) for r in records}) == 2
 
 
 @pytest.mark.parametrize("policy", ["slurm", "slurm:list:look"])
