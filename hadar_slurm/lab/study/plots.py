@@ -1,24 +1,23 @@
 """The report's plots, as SVG elements for an HTML page.
 
 Text remains text and follows the page's theme: colours in `_THEME` become CSS variables. Every
-policy has one colour, dash and marker in all plots; colours have a contrast of at least 3:1 on
-white and near-black, and policies differ in more than the colour. matplotlib is imported where a
-plot is drawn.
+policy of a group has one colour, dash and marker in all of its plots (`styles.py`). matplotlib is
+imported where a plot is drawn.
 """
 
 from __future__ import annotations
 
 import io
 import re
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hadar_slurm.lab.study import occupancy
+from hadar_slurm.lab.study.styles import DASH, Style, is_ours, styles
 from hadar_slurm.lab.study.summary import HOUR_S, ComparableRuns, Matrix, PolicyRecords, Series
 from hadar_slurm.policies.solver import Floats
 
@@ -26,41 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
-class Style(NamedTuple):
-    """The line style of a policy."""
-
-    colour: str
-    dash: str | tuple[int, tuple[float, ...]]
-    marker: str
-
-
-_DASH, _DOT = (0, (5.0, 2.0)), (0, (1.2, 1.6))
-_DASH_DOT, _LONG = (0, (6.0, 2.0, 1.5, 2.0)), (0, (9.0, 3.0))
-STYLES: Mapping[str, Style] = {
-    "hadar": Style("#d62839", "solid", "o"),
-    "hadar-paper": Style("#c2569b", _DASH, "s"),
-    "hadare": Style("#d9601a", _DASH_DOT, "D"),
-    "gavel-max-min": Style("#2f74d0", "solid", "^"),
-    "gavel-makespan": Style("#1590a3", _DASH, "v"),
-    "gavel-max-sum": Style("#7a63d8", _DASH_DOT, "<"),
-    "gavel-ftf": Style("#5b86a6", _DOT, ">"),
-    "gavel-fifo": Style("#4a6cc8", _LONG, "p"),
-    "tiresias": Style("#2f9150", "solid", "P"),
-    "hare-offline": Style("#3f8fb8", _LONG, "2"),
-    "hlas": Style("#0f8f7a", _DASH, "8"),
-    "e-las": Style("#5f7d3a", _DOT, "H"),
-    "a-srpt": Style("#8a6fae", _DASH_DOT, "+"),
-    "sampling": Style("#d0487a", _LONG, "1"),
-    "yarn-cs": Style("#8f7a14", _DASH, "X"),
-    "srsf": Style("#9a6a35", "solid", "*"),
-    "las": Style("#6b8f1f", _DASH_DOT, "h"),
-    "slurm": Style("#7c7f86", "solid", "d"),
-}
-# Of the rows of one policy, by words, knowledge or adoption: unlike ones, by a digest of the name.
-_DASHES, _MARKERS = (_DASH, _DOT, _DASH_DOT, _LONG), "osD^v<>pPX*"
-_COLOURS = tuple(dict.fromkeys(style.colour for style in STYLES.values()))
-_OURS = "hadar"
 
 # Placeholder colours, replaced by those of the page.
 _INK, _FAINT, _IDLE = "#010203", "#040506", "#070809"
@@ -84,27 +48,22 @@ _RC: Any = {
 }
 
 
-def style(policy: str) -> Style:
-    """Return the line style of a policy, or of its words and its knowledge."""
-    if policy in STYLES:
-        return STYLES[policy]
-    digest = zlib.crc32(policy.encode())
-    colour = _COLOURS[digest % len(_COLOURS)]
-    dash, marker = _DASHES[digest // 7 % len(_DASHES)], _MARKERS[digest // 49 % len(_MARKERS)]
-    return Style(colour, dash, marker)
+def styles_of(group: ComparableRuns) -> dict[str, Style]:
+    """Return the styles of the policies of a group."""
+    return styles(entry.policy for entry in group.entries)
 
 
 def jct_cdf(group: ComparableRuns, slug: str) -> str:
     """Return a plot of the share of jobs done within a time, for each policy."""
     with _figure(4.0) as figure:
         axes = figure.subplots()
-        least_h = np.inf
+        least_h, looks = np.inf, styles_of(group)
         entries = sorted(group.done, key=lambda entry: _mean(entry, "mean_jct_s"))
         for entry in entries:
             hours = np.sort(np.concatenate([r["jcts_s"] for r in entry.records])) / HOUR_S
             share = 100.0 * np.arange(1, len(hours) + 1) / len(hours)
             keep = np.unique(np.linspace(0, len(hours) - 1, 250).astype(int))
-            _line(axes, entry.policy, hours[keep], share[keep], marker="")
+            _line(axes, entry.policy, hours[keep], share[keep], look=looks[entry.policy])
             least_h = min(least_h, float(hours[0]))
         axes.set(xscale="log", xlim=(max(least_h, 0.02), None), ylim=(0, 100))
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
@@ -121,11 +80,13 @@ def trade_off(group: ComparableRuns, slug: str) -> str:
     with _figure(4.2) as figure:
         axes = figure.subplots()
         points = {e.policy: (_mean(e, "mean_jct_s"), _mean(e, "ttd_s")) for e in group.done}
+        looks = styles_of(group)
         for policy, (jct_h, ttd_h) in points.items():
-            axes.plot(jct_h, ttd_h, style(policy).marker, color=style(policy).colour, markersize=8)
+            look = looks[policy]
+            axes.plot(jct_h, ttd_h, look.marker, color=look.colour, markersize=8)
         least_jct_h, least_ttd_h = (least_bound_h(group, name) for name in ("mean_jct", "ttd"))
         for draw, least_h in ((axes.axvline, least_jct_h), (axes.axhline, least_ttd_h)):
-            draw(least_h, color=_INK, linewidth=0.8 if least_h else 0.0, linestyle=_DASH)
+            draw(least_h, color=_INK, linewidth=0.8 if least_h else 0.0, linestyle=DASH)
         axes.margins(0.12)
         left_h = min(0.0, axes.get_xlim()[0])
         axes.set(xlim=(left_h, None), xlabel="mean JCT in hours", ylabel="TTD in hours")
@@ -135,7 +96,7 @@ def trade_off(group: ComparableRuns, slug: str) -> str:
         axes.annotate(bound, (least_jct_h, top), xytext=(4, -9), **words)
         axes.annotate(bound, (right, least_ttd_h), xytext=(0, -11), ha="right", **words)
         figure.draw_without_rendering()
-        _name_points(axes, points, avoid=(least_jct_h, least_ttd_h))
+        _name_points(axes, points, looks=looks, avoid=(least_jct_h, least_ttd_h))
         said = "; ".join(f"{p}: {y:.1f} h and {x:.1f} h" for p, (x, y) in points.items())
         title = (
             "TTD against mean JCT; the best point is nearest to the crossing of the dashed bounds"
@@ -168,7 +129,8 @@ def utilisation(group: ComparableRuns, slug: str) -> str:
         gpu_type: [entry.mean(group.column(f"held_{gpu_type}")) or 0.0 for entry in rows]
         for gpu_type in group.gpu_types
     }
-    colours = [style(entry.policy).colour for entry in rows]
+    looks = styles_of(group)
+    colours = [looks[entry.policy].colour for entry in rows]
     with _figure(0.9 + 0.27 * len(rows)) as figure:
         panels = figure.subplots(1, len(shares), sharey=True, squeeze=False)[0]
         for panel, (gpu_type, held) in zip(panels, shares.items(), strict=True):
@@ -192,6 +154,7 @@ def along(series: Series, name: str, slug: str) -> str:
     with _figure(3.6) as figure:
         axes = figure.subplots()
         lines: dict[str, list[tuple[float, float]]] = {}
+        looks = styles(e.policy for _, group in series.points for e in group.entries)
         column = series.points[0][1].column(name)
         for x, group in series.points:
             for entry in group.done:
@@ -199,7 +162,7 @@ def along(series: Series, name: str, slug: str) -> str:
                     lines.setdefault(entry.policy, []).append((x, value))
         for policy, points in sorted(lines.items(), key=lambda line: max(line[1])[1], reverse=True):
             xs, ys = zip(*sorted(points), strict=True)
-            _line(axes, policy, np.array(xs), np.array(ys), marker=style(policy).marker)
+            _line(axes, policy, np.array(xs), np.array(ys), look=looks[policy], has_markers=True)
         xs = tuple(sorted({x for x, _ in series.points}))
         axes.set_xticks(xs, [f"{x:g}" for x in xs])
         least = 0.98 if name.endswith("over_bound") else 0.0
@@ -262,10 +225,12 @@ def _mean(entry: PolicyRecords, name: str) -> float:
     return float(np.mean([record[name] for record in entry.records])) / HOUR_S
 
 
-def _line(axes: Axes, policy: str, x: Floats, y: Floats, *, marker: str) -> None:
-    colour, dash, _ = style(policy)
-    width, layer = (2.6, 3) if policy == _OURS else (1.6, 2)
-    line = axes.plot(x, y, color=colour, linestyle=dash, marker=marker, label=policy)
+def _line(
+    axes: Axes, policy: str, x: Floats, y: Floats, *, look: Style, has_markers: bool = False
+) -> None:
+    marker = look.marker if has_markers else ""
+    width, layer = (2.6, 3) if is_ours(policy) else (1.6, 2)
+    line = axes.plot(x, y, color=look.colour, linestyle=look.dash, marker=marker, label=policy)
     line[0].set(markersize=5.5, linewidth=width, zorder=layer)
 
 
@@ -275,7 +240,11 @@ def _legend(axes: Axes, title: str) -> None:
 
 
 def _name_points(
-    axes: Axes, points: Mapping[str, tuple[float, float]], avoid: tuple[float, float]
+    axes: Axes,
+    points: Mapping[str, tuple[float, float]],
+    *,
+    looks: Mapping[str, Style],
+    avoid: tuple[float, float],
 ) -> None:
     """Write each policy's name beside its point, where no name, point or line of `avoid` is."""
     height, letter, gap = 12.0, 5.6, 8.0
@@ -300,8 +269,8 @@ def _name_points(
         clear = (box for box in boxes if not any(_overlap(box, other) for other in taken))
         taken.append(next(clear, next(iter(boxes))))
         dx, dy = boxes[taken[-1]]
-        look: Any = {"color": style(policy).colour, "textcoords": "offset points"}
-        look |= {"fontweight": "bold" if policy == _OURS else "normal", "annotation_clip": False}
+        look: Any = {"color": looks[policy].colour, "textcoords": "offset points"}
+        look |= {"fontweight": "bold" if is_ours(policy) else "normal", "annotation_clip": False}
         axes.annotate(policy, points[policy], xytext=(dx, dy + 2.5), **look)
 
 

@@ -21,8 +21,9 @@ from studies import CLUSTER, a_cell, limited_jobs, some_jobs
 from hadar_slurm.lab.study.compare import Record, run_cell, scale_to_load
 from hadar_slurm.lab.study.experiment import ExperimentSettings
 from hadar_slurm.lab.study.heatmap import colour_of
-from hadar_slurm.lab.study.plots import STYLES, least_bound_h, style
+from hadar_slurm.lab.study.plots import least_bound_h
 from hadar_slurm.lab.study.report import Comparison, csv_text, json_text, page, write_all
+from hadar_slurm.lab.study.styles import STYLES, styles
 from hadar_slurm.lab.study.summary import Matrix, Note, groups, load_series
 from hadar_slurm.lab.study.tables import show_notes
 from hadar_slurm.policies.registry import POLICY_NAMES
@@ -190,10 +191,17 @@ def test_a_long_table_is_folded_and_cut(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_rows_of_one_policy_look_unlike() -> None:
-    """Shares of users, words and knowledge: a line of its own for each."""
-    names = [f"hadar ({share} % of users)" for share in (0, 10, 30, 50, 100)]
-    names += ["slurm:list", "slurm:list:open", "slurm:look", "hadar (sizes learned)"]
-    assert len({style(name) for name in names}) == len(names)
+    """Shares of users, words and knowledge: each has its own colour, while there are enough."""
+    kinds = [f"hadar ({share} % of users)" for share in (0, 10, 30, 50, 100)]
+    kinds += ["slurm:list", "slurm:list:open", "slurm:look", "hadar (sizes learned)"]
+    kinds += [f"hadar (sizes {size}, {share} % movable)" for size in "ab" for share in (0, 50)]
+    looks = styles([*kinds, "srsf", "slurm"])
+    assert len({look.colour for look in looks.values()}) == len(looks) == 15
+    assert (looks["srsf"], looks["slurm"]) == (STYLES["srsf"], STYLES["slurm"])
+    assert looks[kinds[0]] == STYLES["hadar"]
+    many = styles(f"slurm:{n}" for n in range(40))
+    assert len({look.colour for look in many.values()}) == len(STYLES)
+    assert len(set(many.values())) > 35
 
 
 @given(
