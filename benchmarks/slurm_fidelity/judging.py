@@ -33,8 +33,9 @@ class Judged:
     # The most a job was submitted late, in real seconds, and the load of the machine.
     late_s: float
     load: float
-    # Of the real starts, those that the policy decides alike from the same states.
-    from_states: float
+    # Of the real starts, those that the policy decides alike from the same states; None where jobs
+    # were requeued, of which only the last run is known.
+    from_states: float | None
 
 
 def judge(lists: Mapping[str, JobList], plays: Iterable[Play], policy: str = "") -> list[Judged]:
@@ -63,7 +64,7 @@ def _judged(jobs: JobList, slurm: str, real: Sequence[Play], policy: str) -> Jud
         mean_difference([difference(jobs, b, a) for a, b in pairs]) if pairs else None,
         max(play.late_s for play in real),
         max(play.load for play in real),
-        _alike([agreement(jobs, play) for play in real]),
+        None if jobs.preempts else _alike([agreement(jobs, play) for play in real]),
     )
 
 

@@ -106,6 +106,6 @@ _MAKERS: Mapping[str, _Maker] = {
             _PREEMPTED, gap_h=0.06, number=70, median_h=2.0, longest_h=6.0, compression=200,
             urgent=0.25,
         ),
-        form="nodes", preempts=True, is_for_tuning=True,
+        form="nodes", preempts=True,
     ),
 }  # fmt: skip
