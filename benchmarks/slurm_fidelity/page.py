@@ -50,7 +50,7 @@ _HOW = """\
   GPUs or more; `-` where they hardly wait. All are means over pairs of a simulated
   and a real play.
 * 24.11 and 26.05 have two rules that 22.05 has not: which node gives less to `--gpus=N`, and how a
-  start later than now is tested; the policy is told the version (`release=`). Both also plan later
+  start later than now is tested; `release=` names the version to the policy. Both also plan later
   starts without node weights that `scontrol update` has set, so these are in slurm.conf here.
 * In `preempted` a partition of a higher PriorityTier has jobs of the other requeued
   (`preempt/partition_prio`, REQUEUE); the policy takes partitions for QOS. A requeued job waits for

@@ -90,7 +90,7 @@ def test_recordings_are_read_as_written(fidelity: ModuleType, tmp_path: Path) ->
 
 
 def test_the_page_sets_the_lists_that_were_chosen_on_apart(fidelity: ModuleType) -> None:
-    """Both halves have means of their own, beside two real plays."""
+    """Both halves and each version have means of their own, beside two real plays."""
     jobs, play = a_list(fidelity, [8, 8]), a_play(fidelity, [0, 5])
     figures = fidelity.compare.figures(jobs, play)
     off = fidelity.compare.difference(jobs, play, play)
@@ -100,7 +100,7 @@ def test_the_page_sets_the_lists_that_were_chosen_on_apart(fidelity: ModuleType)
     two = replace(one, jobs=replace(jobs, name="other", is_for_tuning=True))
     parts = fidelity.page.parts([one, two])
     assert {name: part.lists for name, (_, part) in parts.items()} == {
-        "all lists": 2, "judged only": 1, "chosen on": 1, "two real plays": 2
+        "all lists": 2, "judged only": 1, "chosen on": 1, "Slurm 22.05": 2, "two real plays": 2
     }  # fmt: skip
     assert "| other, chosen on | 22.05 |" in fidelity.page.page([one, two], "Made today")
 
