@@ -67,7 +67,7 @@ def test_the_sentences_and_the_json_say_who_loses() -> None:
     first, *others = verdict(found)
     assert first.endswith("(slurm), and 1 of 3 users would wait longer.")
     assert (
-        "Most loses bob (2 jobs of 3 GPUs): 11.50 h instead of 10.00 h on the mean "
+        "bob loses most (2 jobs of 3 GPUs): 11.50 h instead of 10.00 h on the mean "
         "(1.50 h more until the first GPU)." in others
     )
     assert any("take more than 10 % and 10 minutes longer on the mean" in text for text in others)

@@ -64,7 +64,13 @@ def verdict(found: Sequence[ComparableRuns]) -> tuple[str, ...]:
     if not gains:
         is_there = any(is_of(entry.policy, "hadar") for entry in entries)
         return (*happened,) or ((_ABSENT,) if is_there else ())
-    return (_first(gains), *happened, *_details(gains), *_certainty(gains), _assumed(gains))
+    return (
+        _first(gains),
+        *happened,
+        *_details(gains),
+        *_certainty(gains),
+        _assumed(gains, happened),
+    )
 
 
 def gains_tree(found: Sequence[ComparableRuns]) -> list[Record]:
@@ -183,6 +189,14 @@ def _between(interval: Interval) -> str:
     return f"between {_per_cent(-low)} longer and {_per_cent(high)} shorter"
 
 
+def _count(number: float, one: str) -> str:
+    return (
+        f"{number:,.3g} {one}{'' if number == 1 else 's'}"
+        if number < 100
+        else f"{number:,.0f} {one}s"
+    )
+
+
 def _per_cent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
@@ -206,8 +220,8 @@ def _users(gain: Gain) -> str:
     if found:
         worst, _ = max(found, key=lambda each: each[0].ratio)
         text += (
-            f" Most loses {worst.user} ({worst.jobs} {'job' if worst.jobs == 1 else 'jobs'} of "
-            f"{worst.gpus:.3g} GPUs): {worst.mean_jct_s / HOUR_S:.2f} h instead of "
+            f" {worst.user} loses most ({_count(worst.jobs, 'job')} of "
+            f"{_count(worst.gpus, 'GPU')}): {worst.mean_jct_s / HOUR_S:.2f} h instead of "
             f"{worst.mean_jct_before_s / HOUR_S:.2f} h on the mean ({worst.why})."
         )
     known = [p for p in gain.pairs if p.ours.get("max_user_slowdown") is not None]
@@ -228,7 +242,8 @@ def _killed(gain: Gain) -> str:
     ours, theirs = (sum(int(pair[side].get("killed") or 0) for pair in pairs) for side in (0, 1))
     if not (ours or theirs):
         return ""
-    return f" Time limits end {ours:,} jobs, under plain Slurm {theirs:,}, and these count as done."
+    end = f"Time limits end {_count(ours, 'job')}, under plain Slurm {theirs:,}"
+    return f" {end}, and these count as done."
 
 
 def _certainty(gains: Sequence[Gain]) -> Iterator[str]:
@@ -242,12 +257,13 @@ def _certainty(gains: Sequence[Gain]) -> Iterator[str]:
         yield _NO_INTERVAL
 
 
-def _assumed(gains: Sequence[Gain]) -> str:
+def _assumed(gains: Sequence[Gain], happened: Sequence[str]) -> str:
     """Return what the first sentence does not say, and how a site's first day is asked for."""
     parts = {part for gain in gains for part in _known(gain) if part in SPEEDS}
     how = f"as with --speeds {','.join(sorted(parts))}" if parts else "known"
     text = f"Assumed: throughputs are {how}"
     text += "." if any(gain.adoption for gain in gains) else ", and all users take part."
+    text += "" if happened else " Nothing recorded shows how near the simulated Slurm is to yours."
     if any(_sizes(gain) == "" and gain.movable in (None, 100.0) for gain in gains):
         text += (
             " All sizes known and every job movable is the best case: --sizes learned --movable 0 "
