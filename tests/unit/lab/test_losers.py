@@ -46,6 +46,19 @@ def test_a_user_loses_whose_jobs_time_limits_end() -> None:
     assert (bob.user, bob.why) == ("bob", "time limits end 1 of the jobs, before 0")
 
 
+def test_the_gain_of_jobs_that_limits_end_under_neither_is_said() -> None:
+    """A policy that ends many jobs looks fast, since these count as done."""
+    ours = a_run([3600.0, 36_000.0, 39_600.0, 60.0], killed_jobs=[0], killed=1)
+    theirs = {**BEFORE, "killed_jobs": [3], "killed": 1}
+    number, ratio = Pair(ours, theirs).whole
+    assert (number, ratio) == (2, pytest.approx(75_600 / 72_000))
+    assert (
+        "Time limits end 1 job, under plain Slurm 1, and these count as done. Of the 2 that they "
+        "end under neither the mean completion time is 5 % longer."
+    ) in "\n".join(verdict(groups([theirs, ours])))
+    assert Pair(ours, {**theirs, "killed_jobs": [0, 1, 2, 3]}).whole == (0, 1.0)
+
+
 def test_what_is_worse_is_split_into_waiting_and_running() -> None:
     """The greater part first, and the type that is another one."""
     ours = a_run(

@@ -23,6 +23,18 @@ class Pair(NamedTuple):
         return float(self.ours["mean_jct_s"]) / float(self.theirs["mean_jct_s"])
 
     @property
+    def whole(self) -> tuple[int, float]:
+        """Return the number of jobs that time limits end in neither run, and the ratio of these.
+
+        A ratio of 1 where there are none. Raises KeyError where the jobs' times are not known.
+        """
+        killed = {*self.ours["killed_jobs"], *self.theirs["killed_jobs"]}
+        times = zip(self.ours["jcts_s"], self.theirs["jcts_s"], strict=True)
+        whole = [pair for number, pair in enumerate(times) if number not in killed]
+        ours_s, theirs_s = (sum(pair[side] for pair in whole) for side in (0, 1))
+        return len(whole), ours_s / theirs_s if theirs_s > 0 else 1.0
+
+    @property
     def interval(self) -> Interval | None:
         """Return the interval of the ratio; None where jobs are too few, or their times unknown."""
         if "jcts_s" not in self.ours or "jcts_s" not in self.theirs:

@@ -243,7 +243,15 @@ def _killed(gain: Gain) -> str:
     if not (ours or theirs):
         return ""
     end = f"Time limits end {_count(ours, 'job')}, under plain Slurm {theirs:,}"
-    return f" {end}, and these count as done."
+    text = f" {end}, and these count as done."
+    known = [pair.whole for pair in pairs if "killed_jobs" in pair.ours and "jcts_s" in pair.ours]
+    if not known:
+        return text
+    number, ratio = sum(n for n, _ in known), statistics.geometric_mean([r for _, r in known])
+    return text + (
+        f" Of the {number:,} that they end under neither the mean completion time is "
+        f"{_per_cent(abs(1 - ratio))} {'shorter' if ratio <= 1 else 'longer'}."
+    )
 
 
 def _certainty(gains: Sequence[Gain]) -> Iterator[str]:
