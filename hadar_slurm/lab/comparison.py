@@ -39,6 +39,7 @@ from hadar_slurm.lab.study.compare import (
     Record,
     StudyWorkload,
     is_plain_slurm,
+    requeues,
     scale_to_load,
     with_limits,
 )
@@ -216,7 +217,7 @@ def _cells_of(cell: Cell, choices: Overrides, options: CompareOptions) -> Iterat
     is_first_day = bool(workload.held)
     usual = (LEARNED,) if is_first_day else (ORACLE,)
     speeds = choices_of("--speeds", options.speeds, SPEEDS)
-    plain: dict[tuple[str, ExperimentSettings], Cell] = {}
+    plain: dict[tuple[str, ExperimentSettings, float | None], Cell] = {}
     others: list[Cell] = []
     for known, size, share in product(
         speeds, choices.sizes or usual, choices.movable or ((0.0,) if is_first_day else (None,))
@@ -230,8 +231,9 @@ def _cells_of(cell: Cell, choices: Overrides, options: CompareOptions) -> Iterat
             continue
         for policy in choices.policies or (FIRST_DAY if is_first_day else POLICY_NAMES):
             if is_plain_slurm(policy):
-                one = replace(cell, policy=policy, settings=_seen(settings, workload))
-                plain.setdefault((policy, one.settings), one)
+                one = each if requeues(policy) else cell
+                one = replace(one, policy=policy, settings=_seen(settings, workload))
+                plain.setdefault((policy, one.settings, one.workload.movable), one)
             elif policy in FORKING:
                 specs = forked(jobs.specs, max_copies=max_copies, aggregation_s=averaging_s)
                 others.append(

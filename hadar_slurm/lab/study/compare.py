@@ -185,8 +185,13 @@ class Cell:
 
 
 def is_plain_slurm(policy: str) -> bool:
-    """Return whether a policy, by name, stands for a site without hadard; it stops no job."""
+    """Return whether a policy, by name, stands for a site without hadard."""
     return bool(getattr(make_policy(policy), "keeps_limits", False))
+
+
+def requeues(policy: str) -> bool:
+    """Return whether a plain Slurm, by name, has jobs requeued, as with preemption by QOS."""
+    return bool(getattr(make_policy(policy), "requeues", False))
 
 
 def _specs_digest(specs: Sequence[JobSpec]) -> str:

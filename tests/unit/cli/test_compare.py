@@ -314,6 +314,15 @@ def test_kinds_of_hadar_stand_on_one_page(
     assert [gain["policy"] for gain in tree["gains"]] == kinds
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert page.count("<table>") == 2  # the speeds assumed, and all runs
+    # Jobs that are requeued lose what they have trained, unless they save.
+    words[words.index("hadar,slurm")] = "slurm,slurm:preempt=requeue"
+    others = json.loads(compare([*words, "--movable", "0,50"], monkeypatch, capsys)[1])
+    assert [run["policy"] for run in others["runs"]] == [
+        "slurm",
+        "slurm:preempt=requeue (0 % movable)",
+        "slurm:preempt=requeue (50 % movable)",
+    ]
+    words[words.index("slurm,slurm:preempt=requeue")] = "hadar,slurm"
     # By default the first of these days.
     first = json.loads(compare(words, monkeypatch, capsys)[1])
     assert [run["policy"] for run in first["runs"]] == ["slurm", kinds[2]]
