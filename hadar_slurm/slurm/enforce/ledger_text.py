@@ -16,13 +16,12 @@ from hadar_slurm.slurm.enforce.claim import Claim, State
 
 _MAX_NUMBER = 1e18
 # What hadard borrows, with its value where it is none. The file has it as three values each, which
-# hadard 0.2 reads too; nodes are host lists, and nice values have a sign.
+# hadard 0.2 reads too, and those set before; nodes are host lists, and nice values have a sign.
 _LOANS: Mapping[str, Any] = {name: loan.ours for name, loan in Claim().loans.items()}
 _KEYS = ("", "former_", "own_")
-_KEPT = "kept_by_owner"
+_PAST, _KEPT = "past_", "kept_by_owner"
 # The other values of a claim apart from its state and the own request.
 _DEFAULTS = {f.name: f.default for f in fields(Claim) if f.name not in ("state", "own", *_LOANS)}
-_NAMES = ("state", "own", *_DEFAULTS)
 _REQUEST = {f.name: f.default for f in fields(Request)}
 # What parsing a damaged file may raise.
 DAMAGE = (
@@ -33,16 +32,13 @@ DAMAGE = (
 
 def claim_tree(claim: Claim) -> dict[str, Any]:
     """Return the values of a claim that are not the defaults."""
-    given = {name: value for name in _NAMES if (value := getattr(claim, name))}
+    given = {k: value for k in ("state", "own", *_DEFAULTS) if (value := getattr(claim, k))}
     for name, loan in claim.loans.items():
-        values = zip(_KEYS, (loan.ours, loan.former, loan.owners), strict=True)
-        given |= {
-            f"{key}{name}": fold(value) if isinstance(value, tuple) else value
-            for key, value in values
-            if value
-        }
-    if kept := [name for name, loan in claim.loans.items() if loan.is_kept]:
-        given[_KEPT] = kept
+        values = (loan.ours, loan.former, loan.owners, [*map(_folded, loan.past)])
+        pairs = zip((*_KEYS, _PAST), values, strict=True)
+        given |= {f"{key}{name}": _folded(value) for key, value in pairs if value}
+    kept = [name for name, loan in claim.loans.items() if loan.is_kept]
+    given |= {_KEPT: kept} if kept else {}
     if claim.own is None:
         return given
     own = {name: getattr(claim.own, name) for name in _REQUEST}
@@ -62,13 +58,13 @@ def _claim(tree: Mapping[str, Any]) -> Claim:
 
 def _loan(name: str, tree: Mapping[str, Any]) -> Loan[Any]:
     kept = _like((), tree.get(_KEPT, ()))
-    least = -_MAX_NUMBER if name == "nice" else 0
-    default = _LOANS[name]
-    ours, former, owners = (
+    default, least = _LOANS[name], -_MAX_NUMBER if name == "nice" else 0
+    values = (tree.get(f"{key}{name}", default) for key in _KEYS)
+    ours, former, owners, *past = (
         _unfolded(value) if isinstance(default, tuple) else _like(default, value, least)
-        for value in (tree.get(f"{key}{name}", default) for key in _KEYS)
+        for value in (*values, *tree.get(f"{_PAST}{name}", ()))
     )
-    return Loan(ours, former, owners, is_kept=name in kept)
+    return Loan(ours, former, owners, is_kept=name in kept, past=tuple(past))
 
 
 def _claim_of_version_1(tree: Mapping[str, Any]) -> Claim:
@@ -88,6 +84,10 @@ def _claim_of_version_1(tree: Mapping[str, Any]) -> Claim:
 
 VERSION = 2
 PARSE = {1: _claim_of_version_1, VERSION: _claim}
+
+
+def _folded(value: Any) -> Any:
+    return fold(value) if isinstance(value, tuple) else value
 
 
 def _unfolded(value: Any) -> Any:

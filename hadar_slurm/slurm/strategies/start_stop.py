@@ -259,8 +259,7 @@ class Mover:
 
     def _pin(self, rows: Mapping[Start, QueueRow], reading: SlurmState) -> dict[Start, bool]:
         """Make held jobs request their gangs; return the successes, and which name the GPU type."""
-        names: dict[Start, bool] = {}
-        pins: dict[Start, Event] = {}
+        names, pins = dict[Start, bool](), dict[Start, Event]()
         keeps_types = self.slurm.abilities.keeps_types
         for start, row in rows.items():
             named = self.ledger[row.key].named_types(row) if keeps_types else frozenset()

@@ -672,6 +672,23 @@ def test_a_remark_names_the_types_that_lack_what_a_job_needs(tmp_path: Path) -> 
     assert seen.remarks[0] == "not on k80: its memory is 12 GB, 14 GB is needed"
 
 
+def test_an_earlier_exclusion_is_hadards_after_a_restart_too(tmp_path: Path) -> None:
+    """Slurm shows it again where it has ignored a change, or a new slurmctld has lost it."""
+    site = Site(tmp_path, "v100:1,k80:1,v100:1")
+    job = site.submit()
+    site.slurm.reserved = {"n1", "n2", "n3"}
+    site.apply(start(job, "n1:v100:1"))
+    earlier = job.excluded
+    site.apply(start(job, "n3:v100:1"))
+    site.apply()
+    assert set(job.excluded) != set(earlier)
+    job.excluded = earlier
+    (seen,) = site.new_backend().observe().jobs
+    assert seen.allowed_nodes is None
+    assert site.release_all() == [""]
+    assert job.excluded == ()
+
+
 def test_exclusions_of_the_owner_stay_while_slurms_answer_is_in_doubt(tmp_path: Path) -> None:
     """As the line of a job is whose next one has come between two readings."""
     site = Site(tmp_path, "v100:1,k80:1,v100:1")
