@@ -361,7 +361,7 @@ def _recorded(cell: Cell, result: Result) -> Record:
         "max_wait_s": max(was.queued_s for was, _ in pairs),
         **({"ttd_s": last_s - first_s} if len(pairs) == len(result.jcts) else {}),
     }
-    is_plain = is_plain_slurm(cell.policy) and cell.adoption is None
+    is_plain = is_plain_slurm(cell.policy) and not cell.adoption
     off = {"off": is_s / was_s - 1.0} if is_plain and was_s > 0 else {}
     return {"recorded": recorded, **off}
 

@@ -66,6 +66,14 @@ def test_plain_slurm_stands_with_its_distance_and_other_policies_without() -> No
     assert other.mean(column) is None
 
 
+@pytest.mark.parametrize(("adoption", "has_distance"), [(0.0, True), (50.0, False)])
+def test_with_adoption_the_run_without_any_adopter_has_its_distance(
+    adoption: float, has_distance: bool
+) -> None:
+    cell = replace(a_cell(modern_history(40)), policy="slurm", adoption=adoption)
+    assert ("off" in run_cell(cell)) is has_distance
+
+
 def test_jobs_without_a_start_are_left_out_and_counted() -> None:
     """Then the duration in all is not known either."""
     lines = modern_history(40).splitlines()
