@@ -59,7 +59,7 @@ def test_plain_slurm_is_near_what_a_real_one_did(
 ) -> None:
     """Of a Slurm that is set up as assumed, the nearest plain one is within 10 %, and that is said.
 
-    Nothing is told of the site; the comparison sees what `sacct` shows of the jobs.
+    The comparison sees nothing of the site but what `sacct` shows of the jobs.
     """
     usual = ",".join(fidelity.histories.USUAL)
     found, page = compare(fidelity, name, usual, tmp_path, monkeypatch)
