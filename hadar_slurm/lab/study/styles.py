@@ -6,8 +6,9 @@ the colour.
 
 from __future__ import annotations
 
+import math
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 
@@ -50,27 +51,38 @@ def styles(policies: Iterable[str]) -> dict[str, Style]:
     """Return the style of each policy of a comparison, or of its words and its knowledge.
 
     Colours are unlike while there are enough. A policy has its own, and so has the first kind of
-    it; further ones have those by a digest of the name, or the next that is free.
+    it; each further one has the free one that is least like those before, and dash and marker by a
+    digest of its name.
     """
     names = list(dict.fromkeys(policies))
     found: dict[str, Style] = {}
     taken: set[str] = set()
-    for name in sorted(names, key=lambda name: name not in STYLES):
-        look = STYLES.get(name) or STYLES.get(name.partition(" ")[0])
+    own = {name: STYLES.get(name.partition(" ")[0]) for name in names}
+    for name in sorted(names, key=lambda name: (name not in STYLES, own[name] is None)):
+        look = own[name]
         if look is None or look.colour in taken:
-            look = _drawn(name)
-        at = _COLOURS.index(look.colour)
-        free = [each for each in (*_COLOURS[at:], *_COLOURS[:at]) if each not in taken]
-        found[name] = look._replace(colour=(free or [look.colour])[0])
-        taken.add(found[name].colour)
+            look = _drawn(name, taken)
+        taken.add(look.colour)
+        found[name] = look
     return found
 
 
-def _drawn(name: str) -> Style:
+def _drawn(name: str, taken: Collection[str]) -> Style:
     digest = zlib.crc32(name.encode())
-    colour = _COLOURS[digest % len(_COLOURS)]
+    free = [colour for colour in _COLOURS if colour not in taken]
+    unlike = max(free, key=lambda colour: _least_distance(colour, taken), default="")
+    colour = unlike or _COLOURS[digest % len(_COLOURS)]
     dash, marker = _DASHES[digest // 7 % len(_DASHES)], _MARKERS[digest // 49 % len(_MARKERS)]
     return Style(colour, dash, marker)
+
+
+def _least_distance(colour: str, others: Iterable[str]) -> float:
+    """Return how unlike a colour is to the one of `others` that is most like it."""
+    return min((math.dist(_rgb(colour), _rgb(other)) for other in others), default=0.0)
+
+
+def _rgb(colour: str) -> tuple[int, ...]:
+    return tuple(int(colour[place : place + 2], 16) for place in (1, 3, 5))
 
 
 def is_ours(policy: str) -> bool:

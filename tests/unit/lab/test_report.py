@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from collections import Counter
 from dataclasses import replace
 from functools import cache, partial
 from html.parser import HTMLParser
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -166,6 +168,10 @@ def test_policies_have_colours_of_their_own_that_stand_out() -> None:
         assert _contrast(look.colour, NIGHT) >= 3.0
 
 
+def _distance(a: str, b: str) -> float:
+    return math.dist(*([int(each[i : i + 2], 16) for i in (1, 3, 5)] for each in (a, b)))
+
+
 def _contrast(a: str, b: str) -> float:
     """Return the contrast ratio of WCAG 2."""
     light, dark = sorted((_luminance(a), _luminance(b)), reverse=True)
@@ -199,6 +205,10 @@ def test_rows_of_one_policy_look_unlike() -> None:
     assert len({look.colour for look in looks.values()}) == len(looks) == 15
     assert (looks["srsf"], looks["slurm"]) == (STYLES["srsf"], STYLES["slurm"])
     assert looks[kinds[0]] == STYLES["hadar"]
+    few = [look.colour for look in styles(["slurm", *kinds[5:8], "hadar (sizes a)"]).values()]
+    assert all(_distance(a, b) > 60 for a, b in combinations(few, 2))
+    late = styles([*(f"slurm:{n}" for n in range(9)), "hadar (sizes a)"])
+    assert late["hadar (sizes a)"] == STYLES["hadar"]
     many = styles(f"slurm:{n}" for n in range(40))
     assert len({look.colour for look in many.values()}) == len(STYLES)
     assert len(set(many.values())) > 35
