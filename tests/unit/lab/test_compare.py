@@ -118,8 +118,12 @@ def test_what_is_there_is_not_run_again(tmp_path: Path) -> None:
 
 
 def test_one_file_serves_cells_that_are_the_same(tmp_path: Path) -> None:
-    """Two identical cells share one result file."""
-    records = run_cells([a_cell(), a_cell()], tmp_path, way=Processes(2), watcher=Heard())
+    """Two identical cells are one run with one result file; each keeps its labels."""
+    heard = Heard()
+    cells = [a_cell(), a_cell(name="other")]
+    records = run_cells(cells, tmp_path, way=Processes(2), watcher=heard)
+    assert (heard.started_, heard.made, heard.known) == ([0], [0], [1])
+    assert [record["trace"] for record in records] == ["few", "other"]
     assert records[0]["ttd_s"] == records[1]["ttd_s"]
     assert len(list((tmp_path / "cells").glob("*.json"))) == 1
 

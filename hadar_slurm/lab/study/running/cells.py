@@ -25,7 +25,7 @@ class Watcher(Protocol):
         """How many cells are jobs of Slurm."""
 
     def finished(self, index: int, record: Record, *, was_known: bool) -> None:
-        """A cell has ended, in this run or (`was_known`) in an earlier one."""
+        """A cell has ended now, or (`was_known`) its result is an earlier or another one's."""
 
 
 class CellRunner(Protocol):
@@ -42,11 +42,12 @@ def run_cells(
 ) -> list[Record]:
     """Run all cells that have no result in `folder`, and return the records of all, in order.
 
-    The next run retries failed cells. After an exception, such as Ctrl-C, no process and no job of
+    Of cells that are the same run, with other labels, one is run. The next run retries failed
+    cells. After an exception, such as Ctrl-C, no process and no job of
     `way` is left, and every finished cell has its file.
     """
     records: dict[int, Record] = {}
-    todo: list[int] = []
+    todo: dict[str, list[int]] = {}
     for index, cell in enumerate(cells):
         known = read_record(cell_path(folder, cell))
         if known and known["status"] == "done":
@@ -54,10 +55,11 @@ def run_cells(
             records[index] = known | cell.labels
             watcher.finished(index, records[index], was_known=True)
         else:
-            todo.append(index)
-    for index, record in way(cells, todo, folder, watcher):
-        records[index] = record
-        watcher.finished(index, record, was_known=False)
+            todo.setdefault(cell.key, []).append(index)
+    for first, record in way(cells, [indices[0] for indices in todo.values()], folder, watcher):
+        for index in todo[cells[first].key]:
+            records[index] = record | cells[index].labels
+            watcher.finished(index, records[index], was_known=index != first)
     return [records[index] for index in range(len(cells))]
 
 
