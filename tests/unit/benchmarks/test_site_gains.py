@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
-TIMES_H = {"hadar": 5.0, "srsf": 6.0, "las": 7.0, "slurm": 9.0}
+PLAIN_H = {"slurm": 9.5, "slurm:list": 9.0, "slurm:list:open": 9.6, "slurm:list:look": 9.7}
+TIMES_H = {"hadar": 5.0, "srsf": 6.0, "las": 7.0, **PLAIN_H}
 
 
 @pytest.fixture
@@ -42,6 +43,15 @@ def a_grid(gains: ModuleType, changes: Mapping[tuple[str, int, str], float]) -> 
         for share in gains.MOVABLE
         for policy, hours in TIMES_H.items()
     ]
+
+
+def a_tree(gains: ModuleType, changes: Mapping[tuple[str, int, str], float]) -> dict[str, Any]:
+    gain = {
+        "policy": "hadar (sizes learned, 30 % movable)", "movable": 30.0, "gain": 0.126,
+        "interval": [-0.02, 0.251], "beside": "slurm:list (sizes learned)",
+    }  # fmt: skip
+    few = {**gain, "policy": "hadar (sizes prior, 0 % movable)", "movable": 0.0, "interval": None}
+    return {"runs": a_grid(gains, changes), "gains": [gain, few]}
 
 
 def shares_of(gains: ModuleType) -> dict[str, Any]:
@@ -77,10 +87,9 @@ def test_plain_slurm_stands_beside_all_that_moves(gains: ModuleType) -> None:
 
 def test_where_hadar_loses_comes_first(gains: ModuleType) -> None:
     """Every loss beyond chance, the largest first, with both figures and the winner."""
-    runs = a_grid(gains, {("limit", 30, "hadar"): 6.6, ("prior", 0, "las"): 2.5})
-    found = gains.grid(runs)
-    text = gains.page(found, shares_of(gains), [["compare", "x"]], "Drawn.")
-    losses = text.partition("## Without any job")[0].partition("not the best\n")[2].strip()
+    tree = a_tree(gains, {("limit", 30, "hadar"): 6.6, ("prior", 0, "las"): 2.5})
+    text = gains.page(tree, shares_of(gains), [["compare", "x"]], "Drawn.")
+    losses = text.partition("## Beside the strongest")[0].partition("not the best\n")[2].strip()
     first, *others = losses.splitlines()
     assert first.startswith(
         "* mean JCT, nothing known, 0 % of the jobs movable: 5.00 h, `las` 2.50"
@@ -94,13 +103,15 @@ def test_where_hadar_loses_comes_first(gains: ModuleType) -> None:
 
 
 def test_all_figures_stand_beside_bound_and_best_peer(gains: ModuleType) -> None:
-    runs = a_grid(gains, {})
-    text = gains.page(gains.grid(runs), shares_of(gains), [["compare", "x"]], "Drawn.")
+    text = gains.page(a_tree(gains, {}), shares_of(gains), [["compare", "x"]], "Drawn.")
     assert "nowhere in these runs" in text
     assert "5.00 h under `hadar`, 6.00 h under `srsf`" in text
     assert "2.0 to 3.0 ms" in text
-    row = "| history | 30 % | 5.00 h | 6.00 h `srsf` | 0.83 | 9.00 h | 4.00 h |"
+    row = "| history | 30 % | 5.00 h | 6.00 h `srsf` | 0.83 | 9.00 h `slurm:list` | 4.00 h |"
     assert text.count(row) == 1
+    few = "| nothing | 0 % | 13 % | not known | `slurm:list` |"
+    several = "| history | 30 % | 13 % | -2 to 25 % | `slurm:list` |"
+    assert f"{few}\n{several}" in text
     assert "| 10 % | `hadar` | 5.00 h, before 10.00 h (-50 %) |" in text
     assert "| 100 % | `hadar` |" in text
     assert text.count("| - | 2.50 h |") == 3
@@ -108,14 +119,14 @@ def test_all_figures_stand_beside_bound_and_best_peer(gains: ModuleType) -> None
 
 
 def test_jobs_ended_by_their_limits_are_told_where_there_are_any(gains: ModuleType) -> None:
-    runs = a_grid(gains, {})
+    tree = a_tree(gains, {})
     heading = "## Jobs ended by their time limits"
     about = shares_of(gains), [["compare", "x"]], "Drawn."
-    assert heading not in gains.page(gains.grid(runs), *about)
-    runs[0] |= {"killed": 19, "killed_share": 0.346}
-    text = gains.page(gains.grid(runs), *about)
+    assert heading not in gains.page(tree, *about)
+    tree["runs"][0] |= {"killed": 19, "killed_share": 0.346}
+    text = gains.page(tree, *about)
     assert text.index(heading) < text.index("## By what is known")
-    assert "| nothing | 0 % | 19 (35 %) | 0 (0 %) | 0 (0 %) | 0 (0 %) |" in text
+    assert "| nothing | 0 % | 19 (35 %) | 0 (0 %) | 0 (0 %) | 0 (0 %) | 0 (0 %) |" in text
 
 
 def test_the_picture_is_drawn(gains: ModuleType, tmp_path: Path) -> None:
