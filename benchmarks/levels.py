@@ -2,7 +2,8 @@
 
     python benchmarks/levels.py TRACE TABLE FIRST
 
-Speeds are known. A move costs 30 s.
+Speeds are known. A move costs 30 s. Plain Slurm is simulated by how users write their jobs
+(docs/policies.md); the strongest counts.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from hadar_slurm.lab.traces.restart import parse_restart_costs
 from hadar_slurm.policies.registry import make_policy
 
 CLUSTER = "20xV100,20xP100,20xK80"
+PLAIN = ("slurm", "slurm:list", "slurm:list:open", "slurm:list:look")
 # Step, policy, whether jobs may be moved.
 STEPS = (
-    ("plain Slurm", "slurm", False),
+    *((f"plain Slurm, {policy}", policy, False) for policy in PLAIN),
     ("1. GPU type left open", "hadar", False),
     ("2. moved", "hadar", True),
 )
