@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from hadar_slurm.errors import UsageError
-from hadar_slurm.lab.study.compare import FORKING, Cell, Record
+from hadar_slurm.lab.study.compare import FORKING, Cell, Record, is_plain_slurm
 from hadar_slurm.lab.study.scenarios import Overrides
 from hadar_slurm.lab.study.summary import GROUP_LABELS, HOUR_S, KILLED_WORDS, Note
 from hadar_slurm.lab.traces.adopters import as_submitted, users_drawn
@@ -46,6 +46,10 @@ def with_adoption(
         raise UsageError("--adoption: scenarios take none; give traces")
     if set(rules) != {"hadar"}:
         raise UsageError("--adoption: only hadar's rules have plain jobs; leave out --rules")
+    if plain := [name for name in policies if is_plain_slurm(name)]:
+        raise UsageError(
+            f"--adoption: {plain[0]} is what all other users have; leave it out of --policy"
+        )
     if forking := [name for name in policies if name in FORKING]:
         raise UsageError(f"--adoption: {forking[0]} forks jobs; give another --policy")
     return replace(choices, policies=policies, adoption=shares)

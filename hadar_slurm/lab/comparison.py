@@ -215,12 +215,14 @@ def _cells_of(cell: Cell, choices: Overrides, options: CompareOptions) -> Iterat
     averaging_s = number_of("--aggregation-seconds", options.aggregation_seconds)
     # A site's history is compared as on the first day with hadard.
     is_first_day = bool(workload.held)
-    usual = (LEARNED,) if is_first_day else (ORACLE,)
+    sources = choices.sizes or ((LEARNED,) if is_first_day else (ORACLE,))
+    if choices.history and LEARNED not in sources:
+        raise UsageError(f"--history {choices.history}: it is not used; give --sizes learned")
     speeds = choices_of("--speeds", options.speeds, SPEEDS)
     plain: dict[tuple[str, ExperimentSettings, float | None], Cell] = {}
     others: list[Cell] = []
     for known, size, share in product(
-        speeds, choices.sizes or usual, choices.movable or ((0.0,) if is_first_day else (None,))
+        speeds, sources, choices.movable or ((0.0,) if is_first_day else (None,))
     ):
         check_limits(size, workload.name, workload.specs, time_on=options.time_on)
         settings = replace(cell.settings, speeds=known, sizes=size)
@@ -267,8 +269,6 @@ def _shares(option: str, text: str | None) -> tuple[float, ...]:
 def with_sizes(choices: Overrides, sizes: str | None, limits: str, history: str) -> Overrides:
     """Return the choices with the sources of sizes, limits of jobs without any, and a history."""
     chosen = None if sizes is None else choices_of("--sizes", sizes, SIZES)
-    if history and LEARNED not in (chosen or ()):
-        raise UsageError(f"--history {history}: it is not used; give --sizes learned")
     return replace(choices, sizes=chosen, limits=parse_limits(limits), history=history)
 
 

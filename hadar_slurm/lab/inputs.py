@@ -150,7 +150,7 @@ class ReadJobs(NamedTuple):
     speeds: tuple[TypeSpeed, ...] = ()
     # The GPU types that each job held, in lower case; empty where that is not known.
     held: Mapping[JobId, frozenset[str]] = {}
-    # The completion times that were recorded, in seconds; empty where these are not known.
+    # What was recorded of each job; empty where that is not known.
     recorded: Mapping[JobId, RecordedTimes] = {}
 
 

@@ -47,7 +47,7 @@ class SimJob:
     copies: dict[int, SimCopy] = field(default_factory=dict)
     # All steps trained, lost ones included.
     trained_steps: float = 0.0
-    # Steps lost by node failures.
+    # Steps lost by node failures, and by stops of jobs that cannot save.
     lost_steps: float = 0.0
     # GPU-seconds held, by type.
     service: dict[GpuType, float] = field(default_factory=dict)

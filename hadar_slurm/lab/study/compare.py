@@ -84,6 +84,10 @@ class StudyWorkload:
     recorded: Mapping[JobId, RecordedTimes] = field(default_factory=dict)
 
 
+# Labels that a run has where they are not the usual ones.
+OPTIONAL_LABELS = ("family", "movable", "adoption", "adopted", "knows")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterWorkload:
     """Jobs, and the cluster on which they run."""
@@ -124,7 +128,7 @@ class Cell:
 
     @property
     def labels(self) -> Record:
-        """Return the labels of the run in tables."""
+        """Return the labels of the run in tables; those of OPTIONAL_LABELS if unusual."""
         return {
             **({"family": self.workload.family} if self.workload.family else {}),
             "trace": self.workload.name,

@@ -15,8 +15,8 @@ from hadar_slurm.jobspec.request import SIZES, Request
 from hadar_slurm.slurm.enforce.claim import Claim, State
 
 _MAX_NUMBER = 1e18
-# What hadard borrows, with its value where it is none. The file has it as three values each, which
-# hadard 0.2 reads too, and those set before; nodes are host lists, and nice values have a sign.
+# What hadard borrows, with its value where it is none. The file has three values each, which hadard
+# 0.2 reads too, and those set before, which it does not; nodes are host lists, nice has a sign.
 _LOANS: Mapping[str, Any] = {name: loan.ours for name, loan in Claim().loans.items()}
 _KEYS = ("", "former_", "own_")
 _PAST, _KEPT = "past_", "kept_by_owner"

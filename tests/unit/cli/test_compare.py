@@ -102,7 +102,7 @@ def test_json_is_for_programs(
         (3, "gavel", "0"),
     ]
     assert json.loads(again[1])["runs"] == tree["runs"]
-    assert "2 of 2 runs had results already" in again[2]
+    assert "2 of 2 runs needed no run of their own" in again[2]
 
 
 def test_a_generated_workload_has_seeds(
@@ -239,6 +239,7 @@ def test_jobs_that_never_fit_are_told_or_left_out(
         ),
         (["{trace}", "--adoption", "x"], "--adoption 'x': expected a number"),
         (["{trace}", "--adoption", "9", "--policy", "hadare"], "--adoption: hadare forks jobs"),
+        (["{trace}", "--adoption", "9", "--policy", "slurm:list"], "slurm:list is what all other"),
         (["{trace}", "--adoption", "9", "--rules", "gavel"], "--adoption: only hadar's rules"),
         (["{trace}", "--leave-out", "100"], "--leave-out 100: expected per cent, 0 to less than"),
         (["--scenario", "liars", "--leave-out", "9"], "--leave-out: scenarios take none"),
@@ -326,6 +327,10 @@ def test_kinds_of_hadar_stand_on_one_page(
     # By default the first of these days.
     first = json.loads(compare(words, monkeypatch, capsys)[1])
     assert [run["policy"] for run in first["runs"]] == ["slurm", kinds[2]]
+    # Sizes are learned then, also from jobs before.
+    status, out, _ = compare([*words, "--history", str(path)], monkeypatch, capsys)
+    assert status == 0
+    assert [run["policy"] for run in json.loads(out)["runs"]] == ["slurm", kinds[2]]
 
 
 def test_seeds_without_some_jobs_give_a_range(

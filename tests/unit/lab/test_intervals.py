@@ -57,6 +57,8 @@ def test_few_users_and_few_jobs_give_no_interval() -> None:
     assert ratio_interval(times, times, ["", *(f"u{n}" for n in range(59))]) is None
     times = [float(n + 1) for n in range(100)]
     assert ratio_interval(times, times, [""] * 100)
+    for number in (73, 80, 99):
+        assert ratio_interval(times[:number], times[:number], [""] * number) is None
 
 
 def test_times_of_other_jobs_and_no_times_are_refused() -> None:

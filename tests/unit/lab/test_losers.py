@@ -53,10 +53,12 @@ def test_the_gain_of_jobs_that_limits_end_under_neither_is_said() -> None:
     number, ratio = Pair(ours, theirs).whole
     assert (number, ratio) == (2, pytest.approx(75_600 / 72_000))
     assert (
-        "Time limits end 1 job, under plain Slurm 1, and these count as done. Of the 2 that they "
-        "end under neither the mean completion time is 5 % longer."
+        "Time limits end 1 job, under plain Slurm 1; these count as done at their limits. The 2 "
+        "that they end under neither take 5 % more time on the mean."
     ) in "\n".join(verdict(groups([theirs, ours])))
-    assert Pair(ours, {**theirs, "killed_jobs": [0, 1, 2, 3]}).whole == (0, 1.0)
+    none = {**theirs, "killed_jobs": [0, 1, 2, 3]}
+    assert Pair(ours, none).whole == (0, 1.0)
+    assert "under neither" not in "\n".join(verdict(groups([none, ours])))
 
 
 def test_what_is_worse_is_split_into_waiting_and_running() -> None:
@@ -78,7 +80,7 @@ def test_the_sentences_and_the_json_say_who_loses() -> None:
     ours = a_run([3600.0, 39_600.0, 43_200.0, 60.0], queued_s=[0.0, 3600.0, 7200.0, 0.0])
     found = groups([BEFORE, ours])
     first, *others = verdict(found)
-    assert first.endswith("(slurm), and 1 of 3 users would wait longer.")
+    assert first.endswith("(slurm), and the jobs of 1 of 3 users would take longer.")
     assert (
         "bob loses most (2 jobs of 3 GPUs): 11.50 h instead of 10.00 h on the mean "
         "(1.50 h more until the first GPU)." in others
@@ -90,7 +92,7 @@ def test_the_sentences_and_the_json_say_who_loses() -> None:
     assert gain["users"]["share"] == pytest.approx(1 / 3)
     assert gain["users"]["worst"]["user"] == "bob"
     (better, *_) = verdict(groups([BEFORE, a_run([60.0] * 4)]))
-    assert better.endswith("and none of 3 users would wait longer.")
+    assert better.endswith("and the jobs of none of 3 users would take longer.")
 
 
 def test_a_run_has_what_is_needed_and_jobs_without_users_count_for_none() -> None:

@@ -48,7 +48,7 @@ def test_the_gain_is_that_over_the_strongest_plain_slurm() -> None:
         "(slurm:list:open in 1, slurm in 1)."
     )
     assert "is the best case: --sizes learned --movable 0" in second
-    assert "Nothing recorded shows how near the simulated Slurm is to yours." in second
+    assert "Nothing recorded of these jobs at this load shows how near" in second
 
 
 def test_the_first_day_is_not_called_the_best_case() -> None:
@@ -61,7 +61,9 @@ def test_the_first_day_is_not_called_the_best_case() -> None:
         "mean completion time by 25 % beside the strongest plain Slurm (slurm)."
     )
     assert "over their time alone, is 12.0, under plain Slurm 8.0." in text
-    assert "Time limits end 1 job, under plain Slurm 0, and these count as done." in text
+    assert (
+        "Time limits end 1 job, under plain Slurm 0; these count as done at their limits." in text
+    )
     assert "It is one run of few jobs, in which single ones decide" in text
     assert "best case" not in text
 
@@ -73,7 +75,8 @@ def some_times(factor: float, *, movable: float = 0.0, policy: str = "hadar") ->
     users = [f"user{n % 20}" for n in range(200)]
     shown = times if policy == "slurm" else ours
     mean_s = sum(shown) / len(shown)
-    return a_run(policy, mean_s, jcts_s=shown, users=users, movable=movable)
+    moves = {} if policy == "slurm" else {"movable": movable}
+    return a_run(policy, mean_s, jcts_s=shown, users=users, **moves)
 
 
 def test_the_gain_of_one_run_has_an_interval() -> None:
@@ -89,7 +92,7 @@ def test_the_gain_of_one_run_has_an_interval() -> None:
         f"by {found['gain']:.0%} (between {low * 100:.0f} and {high:.0%}) beside".replace("%", " %")
         in text
     )
-    assert "The interval has the gain in 90 % of all cases" in text
+    assert "The interval is made to have the gain in 90 % of cases" in text
     assert "one run of few jobs" not in text
     even = said(some_times(1.0, policy="slurm"), some_times(0.99))
     assert re.search(r"by 1 % \(between \d+ % longer and \d+ % shorter\)", even)
@@ -108,6 +111,44 @@ def test_each_kind_of_hadar_is_in_the_first_sentence() -> None:
         r"50 % of the jobs movable, by 40 % \(between \d+ and \d+ %\)\.",
         text,
     )
+
+
+def test_a_plain_slurm_that_stops_jobs_counts_where_as_many_can_move() -> None:
+    """It has a run for each share of movable jobs."""
+    preempting = "slurm:preempt=requeue"
+    records = [
+        some_times(0.8),
+        some_times(0.7, movable=100.0),
+        {**some_times(1.0, policy="slurm"), "policy": preempting, "movable": 0.0},
+        {**some_times(1.0, policy="slurm"), "policy": preempting, "movable": 100.0},
+    ]
+    records[3] |= {"mean_jct_s": records[3]["mean_jct_s"] / 2}
+    gains = [round(each["gain"], 2) for each in gains_tree(groups(records))]
+    assert gains == [0.2, -0.4]
+
+
+def test_a_policy_slurm_of_adopters_is_no_plain_slurm() -> None:
+    """It is neither the opponent nor what happened."""
+    records = [
+        {**some_times(1.0, policy="slurm"), "adoption": 0.0},
+        {**some_times(0.8), "adoption": 50.0},
+        {**some_times(1.0, policy="slurm"), "policy": "slurm:list", "adoption": 50.0},
+    ]
+    records[2] |= {"mean_jct_s": 1.0}
+    (gain,) = gains_tree(groups(records))
+    assert (gain["beside"], gain["adoption"], round(gain["gain"], 2)) == ("slurm", 50.0, 0.2)
+
+
+def test_kinds_that_know_other_speeds_are_told_apart() -> None:
+    """And no source of throughputs is said of a kind that has another one."""
+    records = [
+        some_times(1.0, policy="slurm"),
+        some_times(0.8),
+        {**some_times(0.9), "policy": "hadar (learned)"},
+    ]
+    text = said(*records)
+    assert "all sizes known, throughputs as with --speeds learned and no job movable, by" in text
+    assert "Assumed: throughputs are known where no source is named, and all users" in text
 
 
 def test_the_share_of_users_who_take_part_is_said() -> None:

@@ -30,11 +30,10 @@ class Preemptible(NamedTuple):
 
 
 class MadeRoom(NamedTuple):
-    """The jobs to be stopped, and the GPUs that another then gets, on these nodes."""
+    """The jobs to be stopped, and the GPUs that another then gets."""
 
     stopped: tuple[Preemptible, ...]
     taken: Taken
-    nodes: Mask
 
 
 def room_by_stops(
@@ -54,7 +53,7 @@ def room_by_stops(
         number, taken, nodes = found
         tried = order[:number]
         held = tuple(each for each in tried if each.ending.nodes & nodes)
-        room = MadeRoom(held, taken, nodes)
+        room = MadeRoom(held, taken)
         if len(order) <= tries:
             break
         on = {each.job_id: float((each.ending.nodes & nodes).bit_count()) for each in tried}

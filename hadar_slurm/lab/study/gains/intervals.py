@@ -52,8 +52,8 @@ def ratio_interval(
     number = len(users)
     times = np.arange(number) // max(1, isqrt(number))
     by_user = np.unique(np.array(users), return_inverse=True)[1]
-    known = [*([by_user] if all(users) else []), times]
-    known = [groups for groups in known if len(np.unique(groups)) >= _LEAST_GROUPS]
+    has_users = all(users) and len(np.unique(by_user)) >= _LEAST_GROUPS
+    known = [by_user] * has_users + [times] * (number >= _LEAST_GROUPS**2)
     if not known:
         return None
     # What a job adds to the logarithm of the ratio.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hadar_slurm.lab.study.compare import Record
 from hadar_slurm.lab.study.gains.intervals import Interval, ratio_interval
-from hadar_slurm.lab.study.summary import ComparableRuns
+from hadar_slurm.lab.study.summary import ComparableRuns, PolicyRecords
 
 
 class Pair(NamedTuple):
@@ -68,7 +68,7 @@ def gains_of(found: Sequence[ComparableRuns]) -> list[Gain]:
     """Return the kinds of hadar with a plain Slurm beside them, in the order of the runs."""
     kinds: dict[tuple[str, float | None, float | None], list[Pair]] = {}
     for group in found:
-        opponents = [r for e in group.done if is_of(e.policy, "slurm") for r in e.records]
+        opponents = [record for entry in plain_rows(group) for record in entry.records]
         for ours in (r for e in group.done if is_of(e.policy, "hadar") for r in e.records):
             kind = ours["policy"], ours.get("movable"), ours.get("adoption")
             kinds.setdefault(kind, []).extend(_paired(ours, opponents))
@@ -76,9 +76,26 @@ def gains_of(found: Sequence[ComparableRuns]) -> list[Gain]:
 
 
 def _paired(ours: Record, opponents: Sequence[Record]) -> Iterator[Pair]:
-    alike = [r for r in opponents if r.get("seed") == ours.get("seed") and r["mean_jct_s"] > 0]
+    # A plain Slurm that stops jobs has runs by what can move; others have one for all.
+    moves = None, ours.get("movable")
+    alike = [
+        record
+        for record in opponents
+        if record.get("seed") == ours.get("seed")
+        and record.get("movable") in moves
+        and record["mean_jct_s"] > 0
+    ]
     if alike and ours["mean_jct_s"] > 0:
         yield Pair(ours, min(alike, key=lambda record: record["mean_jct_s"]))
+
+
+def plain_rows(group: ComparableRuns) -> list[PolicyRecords]:
+    """Return the rows of plain Slurm alone; under adoption those without adopters."""
+    return [
+        entry
+        for entry in group.done
+        if is_of(entry.policy, "slurm") and not entry.records[0].get("adoption")
+    ]
 
 
 def is_of(policy: str, name: str) -> bool:

@@ -15,7 +15,7 @@ from hadar_slurm.lab.study.compare import Record
 from hadar_slurm.lab.study.experiment import SPEEDS
 from hadar_slurm.lab.study.gains.intervals import PERCENT, Interval
 from hadar_slurm.lab.study.gains.losers import LONGER, LONGER_S, UserChange, losers_of
-from hadar_slurm.lab.study.gains.pairs import Gain, gains_of, is_of
+from hadar_slurm.lab.study.gains.pairs import Gain, gains_of, is_of, plain_rows
 from hadar_slurm.lab.study.summary import HOUR_S, ComparableRuns
 
 _ABSENT = (
@@ -31,13 +31,16 @@ _CANNOT = (
     "down). docs/policies.md has the words that describe a site's Slurm."
 )
 _LONGER = (
-    f"Users wait longer where their jobs take more than {100 * (LONGER - 1):.0f} % and "
+    f"A user's jobs take longer where they take more than {100 * (LONGER - 1):.0f} % and "
     f"{LONGER_S / 60:.0f} minutes longer on the mean, or time limits end more of them."
 )
 _ONE_RUN = (
-    f"The interval has the gain in {PERCENT} % of all cases with other users and days like these; "
-    "the runs are not repeated, and a single run moves further with other jobs (--leave-out 10 "
-    "--seed 0,1,2,3)."
+    f"The interval is made to have the gain in {PERCENT} % of cases with other users and days like "
+    "these (docs/compare.md); the runs are not repeated, and a single run moves further with other "
+    "jobs (--leave-out 10 --seed 0,1,2,3)."
+)
+_UNCHECKED = (
+    " Nothing recorded of these jobs at this load shows how near the simulated Slurm is to yours."
 )
 _NO_INTERVAL = (
     "It is one run of few jobs, in which single ones decide: differences of a tenth may be chance."
@@ -76,15 +79,16 @@ def verdict(found: Sequence[ComparableRuns]) -> tuple[str, ...]:
 def gains_tree(found: Sequence[ComparableRuns]) -> list[Record]:
     """Return the gain of each run over the strongest plain Slurm beside it, 0.12 for 12 % less.
 
-    `interval` is [least, largest] gain, null where there are too few jobs; `users` is null where
-    jobs have none.
+    `is_near` is false where no plain Slurm is near what was recorded, so that `verdict` states no
+    gain; `interval` is [least, largest] gain, null where there are too few jobs; `users` is null
+    where jobs have none.
     """
+    _, may_judge = _happened(found)
     return [
         {
-            **{
-                name: pair.ours.get(name) for name in ("trace", "load", "seed", "policy", "movable")
-            },
+            **{name: pair.ours.get(name) for name in _LABELS},
             "beside": pair.theirs["policy"],
+            "is_near": may_judge,
             "gain": 1.0 - pair.ratio,
             "interval": (near := pair.interval) and [1.0 - near.high, 1.0 - near.low],
             "users": _users_tree(*losers_of(pair)),
@@ -109,8 +113,7 @@ def _happened(found: Sequence[ComparableRuns]) -> tuple[list[str], bool]:
     """Return what was recorded beside the nearest plain Slurm, and whether a gain may be stated."""
     said, may_judge = [], True
     for group in found:
-        plain = [entry for entry in group.done if is_of(entry.policy, "slurm")]
-        means = [(_recorded(entry.records), entry.policy) for entry in plain]
+        means = [(_recorded(entry.records), entry.policy) for entry in plain_rows(group)]
         known = [(mean, policy) for mean, policy in means if mean]
         if not known:
             continue
@@ -165,9 +168,11 @@ def _first(gains: Sequence[Gain]) -> str:
 def _conditions(gain: Gain) -> str:
     moves = {None: "every job movable", 0.0: "no job movable", 100.0: "every job movable"}
     share = moves.get(gain.movable) or f"{gain.movable:g} % of the jobs movable"
-    if gain.adoption is None:
-        return f"{_SIZES[_sizes(gain)]} and {share}"
-    return f"{_SIZES[_sizes(gain)]}, {share} and {gain.adoption:g} % of the users taking part"
+    speeds = [f"throughputs as with --speeds {name}" for name in [_speeds(gain)] if name]
+    parts = [_SIZES[_sizes(gain)], *speeds, share]
+    if gain.adoption is not None:
+        parts.append(f"{gain.adoption:g} % of the users taking part")
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _how_many_lose(gain: Gain) -> str:
@@ -177,7 +182,7 @@ def _how_many_lose(gain: Gain) -> str:
     if not number:
         return ""
     runs = f" of {len(found)} runs" if len(found) > 1 else ""
-    return f", and {lose or 'none'} of {number} users{runs} would wait longer"
+    return f", and the jobs of {lose or 'none'} of {number} users{runs} would take longer"
 
 
 def _between(interval: Interval) -> str:
@@ -243,14 +248,15 @@ def _killed(gain: Gain) -> str:
     if not (ours or theirs):
         return ""
     end = f"Time limits end {_count(ours, 'job')}, under plain Slurm {theirs:,}"
-    text = f" {end}, and these count as done."
+    text = f" {end}; these count as done at their limits."
     known = [pair.whole for pair in pairs if "killed_jobs" in pair.ours and "jcts_s" in pair.ours]
+    known = [(number, ratio) for number, ratio in known if number]
     if not known:
         return text
     number, ratio = sum(n for n, _ in known), statistics.geometric_mean([r for _, r in known])
     return text + (
-        f" Of the {number:,} that they end under neither the mean completion time is "
-        f"{_per_cent(abs(1 - ratio))} {'shorter' if ratio <= 1 else 'longer'}."
+        f" The {number:,} that they end under neither take {_per_cent(abs(1 - ratio))} "
+        f"{'less' if ratio <= 1 else 'more'} time on the mean."
     )
 
 
@@ -267,17 +273,25 @@ def _certainty(gains: Sequence[Gain]) -> Iterator[str]:
 
 def _assumed(gains: Sequence[Gain], happened: Sequence[str]) -> str:
     """Return what the first sentence does not say, and how a site's first day is asked for."""
-    parts = {part for gain in gains for part in _known(gain) if part in SPEEDS}
-    how = f"as with --speeds {','.join(sorted(parts))}" if parts else "known"
-    text = f"Assumed: throughputs are {how}"
-    text += "." if any(gain.adoption for gain in gains) else ", and all users take part."
-    text += "" if happened else " Nothing recorded shows how near the simulated Slurm is to yours."
+    speeds, parts = [_speeds(gain) for gain in gains], list[str]()
+    if not all(speeds):
+        parts.append("throughputs are known" + " where no source is named" * any(speeds))
+    if not any(gain.adoption for gain in gains):
+        parts.append("all users take part")
+    text = f"Assumed: {', and '.join(parts)}." if parts else ""
+    text += " hadard places all jobs: in mode steer the gain is some points less (docs/compare.md)."
+    text += "" if happened else _UNCHECKED
     if any(_sizes(gain) == "" and gain.movable in (None, 100.0) for gain in gains):
         text += (
             " All sizes known and every job movable is the best case: --sizes learned --movable 0 "
             "is the first day of a site."
         )
     return text
+
+
+def _speeds(gain: Gain) -> str:
+    """Return the source of throughputs; "" where they are known."""
+    return next((part for part in _known(gain) if part in SPEEDS), "")
 
 
 def _sizes(gain: Gain) -> str:

@@ -115,7 +115,7 @@ class Arrays:
                             waiting.discard(key)
                             book.tidy_task(task, record)
                             for index in of_key[key]:
-                                yield index, record | cells[index].labels
+                                yield index, record
                     pending = sum(states.get(book.tasks[key]) in _PENDING for key in waiting)
                     watcher.in_slurm(pending, len(waiting) - pending)
                     self._nap(check, bool(waiting))

@@ -9,7 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from hadar_slurm.lab.study.compare import VERSION, Cell, Record, cell_path, read_record
+from hadar_slurm.lab.study.compare import (
+    OPTIONAL_LABELS,
+    VERSION,
+    Cell,
+    Record,
+    cell_path,
+    read_record,
+)
 
 
 class Watcher(Protocol):
@@ -52,15 +59,20 @@ def run_cells(
         known = read_record(cell_path(folder, cell))
         if known and known["status"] == "done":
             # The same run under another name, such as a trace that was renamed.
-            records[index] = known | cell.labels
+            records[index] = _labelled(known, cell)
             watcher.finished(index, records[index], was_known=True)
         else:
             todo.setdefault(cell.key, []).append(index)
     for first, record in way(cells, [indices[0] for indices in todo.values()], folder, watcher):
         for index in todo[cells[first].key]:
-            records[index] = record | cells[index].labels
+            records[index] = _labelled(record, cells[index])
             watcher.finished(index, records[index], was_known=index != first)
     return [records[index] for index in range(len(cells))]
+
+
+def _labelled(record: Record, cell: Cell) -> Record:
+    """Return a record with the labels of a cell in place of those with which it was run."""
+    return {key: value for key, value in record.items() if key not in OPTIONAL_LABELS} | cell.labels
 
 
 def failed_record(cell: Cell, error: str) -> Record:

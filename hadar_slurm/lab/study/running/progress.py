@@ -134,6 +134,6 @@ def run_with_bars(
             console.print(text + "command to resume", soft_wrap=True, highlight=False)
             raise typer.Exit(_STOPPED) from None
         if bars.num_known:
-            text = f"{bars.num_known} of {len(cells)} runs had results already"
+            text = f"{bars.num_known} of {len(cells)} runs needed no run of their own"
             console.print(text, highlight=False)
     return records
