@@ -24,7 +24,7 @@ def joined(one: tuple[NodeName, ...], other: tuple[NodeName, ...]) -> tuple[Node
 
 def _is_same(one: object, other: object) -> bool:
     """Compare values; node lists in any order."""
-    if isinstance(one, tuple) and isinstance(other, tuple):
+    if one is not other and isinstance(one, tuple) and isinstance(other, tuple):
         return as_set(one) == as_set(other)
     return one == other
 

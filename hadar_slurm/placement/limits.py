@@ -33,9 +33,9 @@ def limits(
             found[job.job_id] = Limit(excluded=_impossible(job, cluster))
             continue
         if gang := named.get(job.job_id):
-            aimed = gang.gpus_by_node
-            others = tuple(node.name for node in cluster.nodes if node.name not in aimed)
-            found[job.job_id] = Limit(others, tuple(aimed))
+            aimed = frozenset(gang.gpus_by_node)
+            others = known.get(aimed) or tuple(n.name for n in cluster.nodes if n.name not in aimed)
+            found[job.job_id] = Limit(known.setdefault(aimed, others), tuple(gang.gpus_by_node))
             continue
         key = (job.spec.throughputs, job.spec.shapes, job.allowed_nodes, job.bound_type)
         if key not in known:

@@ -296,17 +296,17 @@ class Ledger:
                 untrusted_files.give_to_owner_of(place, descriptor)
                 os.fsync(descriptor)
 
-            texts = {job: self._text(job, claim) for job, claim in claims.items()}
-            self._texts = {job: (claim, texts[job]) for job, claim in claims.items()}
-            jobs = ", ".join(f"{json.dumps(job)}: {texts[job]}" for job in sorted(texts))
+            self._texts = {job: self._text(job, claim) for job, claim in claims.items()}
+            jobs = ", ".join([self._texts[job][1] for job in sorted(self._texts)])
             text = f'{{"version": {VERSION}, "jobs": {{{jobs}}}}}\n'
             untrusted_files.replace(
                 self.path.name, text.encode(), mode=0o640, dir_fd=place, hand_over=finish
             )
 
-    def _text(self, job: JobId, claim: Claim) -> str:
-        last, text = self._texts.get(job, (None, ""))
-        return text if last is claim else json.dumps(claim_tree(claim))
+    def _text(self, job: JobId, claim: Claim) -> tuple[Claim, str]:
+        if (last := self._texts.get(job)) and last[0] is claim:
+            return last
+        return claim, f"{json.dumps(job)}: {json.dumps(claim_tree(claim))}"
 
     def retry(self) -> None:
         """Write the file again after a failed write; a success empties `fault`."""
