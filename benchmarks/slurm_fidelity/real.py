@@ -175,7 +175,7 @@ def _make_accounts(cluster: LocalCluster, jobs: JobList) -> None:
     for user in sorted({job.user for job in jobs.jobs}):
         run(["sacctmgr", "--immediate", "add", "account", user])
         run(["sacctmgr", "--immediate", "add", "user", me, f"account={user}"])
-    # slurmdbd tells slurmctld of them.
+    # slurmdbd sends them to slurmctld.
     time.sleep(1.0)
 
 

@@ -17,8 +17,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hadar_slurm.lab.study import occupancy
-from hadar_slurm.lab.study.styles import DASH, Style, is_ours, styles
-from hadar_slurm.lab.study.summary import HOUR_S, ComparableRuns, Matrix, PolicyRecords, Series
+from hadar_slurm.lab.study.styles import DASH, Style, styles
+from hadar_slurm.lab.study.summary import (
+    HOUR_S,
+    ComparableRuns,
+    Matrix,
+    PolicyRecords,
+    Series,
+    is_of,
+)
 from hadar_slurm.policies.solver import Floats
 
 if TYPE_CHECKING:
@@ -229,7 +236,7 @@ def _line(
     axes: Axes, policy: str, x: Floats, y: Floats, *, look: Style, has_markers: bool = False
 ) -> None:
     marker = look.marker if has_markers else ""
-    width, layer = (2.6, 3) if is_ours(policy) else (1.6, 2)
+    width, layer = (2.6, 3) if is_of(policy, "hadar") else (1.6, 2)
     line = axes.plot(x, y, color=look.colour, linestyle=look.dash, marker=marker, label=policy)
     line[0].set(markersize=5.5, linewidth=width, zorder=layer)
 
@@ -270,7 +277,10 @@ def _name_points(
         taken.append(next(clear, next(iter(boxes))))
         dx, dy = boxes[taken[-1]]
         look: Any = {"color": looks[policy].colour, "textcoords": "offset points"}
-        look |= {"fontweight": "bold" if is_ours(policy) else "normal", "annotation_clip": False}
+        look |= {
+            "fontweight": "bold" if is_of(policy, "hadar") else "normal",
+            "annotation_clip": False,
+        }
         axes.annotate(policy, points[policy], xytext=(dx, dy + 2.5), **look)
 
 

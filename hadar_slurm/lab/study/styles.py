@@ -83,8 +83,3 @@ def _least_distance(colour: str, others: Iterable[str]) -> float:
 
 def _rgb(colour: str) -> tuple[int, ...]:
     return tuple(int(colour[place : place + 2], 16) for place in (1, 3, 5))
-
-
-def is_ours(policy: str) -> bool:
-    """Return whether a row is one of `hadar`, whatever it knows; plots emphasise these."""
-    return policy.partition(" ")[0] == "hadar"

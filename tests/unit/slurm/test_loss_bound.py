@@ -117,7 +117,7 @@ def test_a_silent_job_is_requeued_without_a_signal(bench: Bench) -> None:
 
 
 def test_a_job_released_by_its_owner_as_it_leaves_is_not_waited_for(bench: Bench) -> None:
-    """Otherwise whoever releases jobs that hadard requeues would delay all others' starts."""
+    """Otherwise a user who releases jobs that hadard requeues would delay all others' starts."""
     bench.until_ran(2 * MOST_S)
     before_s = bench.slurm.now_s
     bench.slurm.later(0.1, lambda: bench.slurm.release(bench.job))

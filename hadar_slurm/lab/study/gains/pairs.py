@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hadar_slurm.lab.study.compare import Record
 from hadar_slurm.lab.study.gains.intervals import Interval, ratio_interval
-from hadar_slurm.lab.study.summary import ComparableRuns, PolicyRecords
+from hadar_slurm.lab.study.summary import ComparableRuns, PolicyRecords, is_of
 
 
 class Pair(NamedTuple):
@@ -96,8 +96,3 @@ def plain_rows(group: ComparableRuns) -> list[PolicyRecords]:
         for entry in group.done
         if is_of(entry.policy, "slurm") and not entry.records[0].get("adoption")
     ]
-
-
-def is_of(policy: str, name: str) -> bool:
-    """Return whether a row is one of a policy, whatever its words and what it knows."""
-    return policy.partition(" ")[0].partition(":")[0] == name

@@ -15,8 +15,8 @@ from hadar_slurm.lab.study.compare import Record
 from hadar_slurm.lab.study.experiment import SPEEDS
 from hadar_slurm.lab.study.gains.intervals import PERCENT, Interval
 from hadar_slurm.lab.study.gains.losers import LONGER, LONGER_S, UserChange, losers_of
-from hadar_slurm.lab.study.gains.pairs import Gain, gains_of, is_of, plain_rows
-from hadar_slurm.lab.study.summary import HOUR_S, ComparableRuns
+from hadar_slurm.lab.study.gains.pairs import Gain, gains_of, plain_rows
+from hadar_slurm.lab.study.summary import HOUR_S, ComparableRuns, is_of
 
 _ABSENT = (
     "No plain Slurm is among the policies, so that nothing is said of a gain: add slurm and "
@@ -220,10 +220,10 @@ def _details(gains: Sequence[Gain]) -> Iterator[str]:
 
 def _users(gain: Gain) -> str:
     """Return how the user fares who loses most, and the one whose jobs are slowed down most."""
-    found = [(worst, pair) for pair in gain.pairs for worst in losers_of(pair)[1][:1]]
+    found = [worst for pair in gain.pairs for worst in losers_of(pair)[1][:1]]
     text = ""
     if found:
-        worst, _ = max(found, key=lambda each: each[0].ratio)
+        worst = max(found, key=lambda each: each.ratio)
         text += (
             f" {worst.user} loses most ({_count(worst.jobs, 'job')} of "
             f"{_count(worst.gpus, 'GPU')}): {worst.mean_jct_s / HOUR_S:.2f} h instead of "
@@ -261,7 +261,7 @@ def _killed(gain: Gain) -> str:
 
 
 def _certainty(gains: Sequence[Gain]) -> Iterator[str]:
-    """Yield what waiting longer is, what intervals of one run are, and that there is none."""
+    """Yield what taking longer is, what intervals of one run are, and that there is none."""
     if any(map(_how_many_lose, gains)):
         yield _LONGER
     single = [gain for gain in gains if len(gain.pairs) == 1]

@@ -12,8 +12,7 @@ import json
 import logging
 import os
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,10 +90,10 @@ class Arrays:
         book.tidy(folder)
         if not todo:
             return
-        of_key = _by_key(cells, todo)
+        of_key = {cells[index].key: index for index in todo}
         states = self._states({book.tasks[key] for key in of_key if key in book.tasks})
         known = {key for key in of_key if states.get(book.tasks.get(key, "")) in _LIVE}
-        new = {key: cells[of_key[key][0]] for key in of_key if key not in known}
+        new = {key: cells[of_key[key]] for key in of_key if key not in known}
         with interrupts() as check:
             try:
                 self._submit(new, folder.resolve(), book, check)
@@ -105,7 +104,7 @@ class Arrays:
                     asked = {book.tasks[key] for key in waiting}
                     states = self._states(asked) if waiting else {}
                     for key in sorted(waiting):
-                        cell, task = cells[of_key[key][0]], book.tasks[key]
+                        cell, task = cells[of_key[key]], book.tasks[key]
                         path, state = cell_path(folder, cell), states.get(task, "")
                         record = read_record(path)
                         if record is None and self._is_lost(key, state, missed):
@@ -114,8 +113,7 @@ class Arrays:
                         if record is not None:
                             waiting.discard(key)
                             book.tidy_task(task, record)
-                            for index in of_key[key]:
-                                yield index, record
+                            yield of_key[key], record
                     pending = sum(states.get(book.tasks[key]) in _PENDING for key in waiting)
                     watcher.in_slurm(pending, len(waiting) - pending)
                     self._nap(check, bool(waiting))
@@ -308,11 +306,3 @@ def _why(task: str, state: str, place: Path) -> str:
     except OSError:
         words = "not there"
     return f"task {task} {ended} without a result: {remedy}; {log}: {words}"
-
-
-def _by_key(cells: Sequence[Cell], todo: Iterable[int]) -> dict[str, list[int]]:
-    """Return the indices of cells by their key: equal cells run once."""
-    found = defaultdict[str, list[int]](list)
-    for index in todo:
-        found[cells[index].key].append(index)
-    return found

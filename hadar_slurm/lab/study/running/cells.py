@@ -41,7 +41,7 @@ class CellRunner(Protocol):
     def __call__(
         self, cells: Sequence[Cell], todo: Sequence[int], folder: Path, watcher: Watcher
     ) -> Iterator[tuple[int, Record]]:
-        """Run the cells `todo`, and write the file of each in `folder`."""
+        """Run the cells `todo`, each of its own key, and write the file of each in `folder`."""
 
 
 def run_cells(
@@ -50,8 +50,8 @@ def run_cells(
     """Run all cells that have no result in `folder`, and return the records of all, in order.
 
     Of cells that are the same run, with other labels, one is run. The next run retries failed
-    cells. After an exception, such as Ctrl-C, no process and no job of
-    `way` is left, and every finished cell has its file.
+    cells. After an exception, such as Ctrl-C, no process and no job of `way` is left, and every
+    finished cell has its file.
     """
     records: dict[int, Record] = {}
     todo: dict[str, list[int]] = {}
