@@ -174,8 +174,8 @@ def test_synchronous_copies_come_to_what_one_node_does(
     )
     made.run()
     assert made.seen() == dict.fromkeys(range(92), 4)
-    sizes = {len(batch) for batch in made.batches(1)}
-    assert len(sizes) > 2, sizes
+    fast, slow = (sum(map(len, made.batches(copy))) for copy in range(2))
+    assert slow < 0.8 * fast, (fast, slow)
     if parts == 1:  # else a step may reach into the next epoch, and its parts are of equal size
         assert is_close(made.final(0), by_loader.ordinary(made.plan))
     assert is_close(made.final(0), made.final(1))
