@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from hadar_slurm.errors import UsageError
-from hadar_slurm.lab.study.compare import FORKING, Cell, Record, is_plain_slurm
+from hadar_slurm.lab.study.compare import FORKING, Cell, Record, is_plain_slurm, knowledge
 from hadar_slurm.lab.study.scenarios import Overrides
 from hadar_slurm.lab.study.summary import GROUP_LABELS, HOUR_S, KILLED_WORDS, Note
 from hadar_slurm.lab.traces.adopters import as_submitted, users_drawn
@@ -103,7 +103,8 @@ def _done(records: Iterable[Record]) -> Iterator[Record]:
 
 
 def _setting(record: Record) -> tuple[object, ...]:
-    return (*(record.get(label) for label in (*GROUP_LABELS, "movable", "seed", "knows")),)
+    labels = *GROUP_LABELS, "movable", "seed", "speeds", "sizes"
+    return tuple(record.get(label) for label in labels)
 
 
 def _tree(before: Record, after: Record) -> dict[str, Any]:
@@ -119,13 +120,13 @@ def _tree(before: Record, after: Record) -> dict[str, Any]:
         "others": [user for user in order if user not in adopters],
     }
     load = "" if after["load"] is None else f" at {after['load']:g} % load"
-    knows = f", {after['knows']}" if after["knows"] else ""
+    knows = "".join(f", {note}" for note in knowledge(after["speeds"], after["sizes"]))
     moves = f", {after['movable']:g} % movable" if "movable" in after else ""
     return {
         "setting": f"{after['trace']}{load}{knows}{moves}, restart {after['restart']} s",
         "trace": after["trace"],
         "load": after["load"],
-        "policy": after["adopted"],
+        "policy": after["bare_policy"],
         "percent": after["adoption"],
         "seed": after["seed"],
         **{name: _gain(times, users) for name, users in parts.items()},

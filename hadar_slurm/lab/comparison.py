@@ -52,7 +52,8 @@ from hadar_slurm.lab.study.experiment import (
     ExperimentSettings,
     forked,
 )
-from hadar_slurm.lab.study.gains.verdict import gains_tree, verdict
+from hadar_slurm.lab.study.gains.pairs import PLAIN_SLURMS
+from hadar_slurm.lab.study.gains.verdict import gains_tree, judged, verdict
 from hadar_slurm.lab.study.report import Comparison
 from hadar_slurm.lab.study.scenarios import SCENARIOS, Overrides, Scenario
 from hadar_slurm.lab.study.summary import groups, killed_notes, load_series
@@ -65,9 +66,8 @@ from hadar_slurm.policies.registry import DEFAULT_POLICY, POLICY_NAMES
 from hadar_slurm.sim.backend import GAVEL_RULES
 
 _GAVEL = "gavel"
-# Of Slurm's history: users who leave all types open, in two forms, who leave out types that are
-# slow for them, and who look where they would end first; and hadar.
-FIRST_DAY = ("slurm", "slurm:list", "slurm:list:open", "slurm:list:look", DEFAULT_POLICY)
+# Of Slurm's history.
+FIRST_DAY = (*PLAIN_SLURMS, DEFAULT_POLICY)
 
 
 def choices_by(
@@ -337,14 +337,15 @@ def comparison_of(
 ) -> Comparison:
     """Return the content of the report; `cells` have the assumed ratios of GPU types."""
     found = groups(records)
+    judgement = judged(found)
     comparison = Comparison(
         "Policies compared",
         command,
         records,
         found,
         series=load_series(found),
-        verdict=verdict(found),
-        tree={"gains": gains_tree(found)},
+        verdict=verdict(judgement),
+        tree={"gains": gains_tree(judgement)},
     )
     if scenario:
         notes, series = scenario.notes(found), scenario.series(found)

@@ -8,9 +8,7 @@ comparison resumes, and results of changed code are not reused.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-import os
 import time
 import traceback
 from collections import Counter
@@ -18,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,7 +44,7 @@ from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.sim.claims import UserClaim
 
 # Increased when the format of a cell's file changes.
-VERSION = 2
+VERSION = 3
 
 Record = dict[str, Any]
 
@@ -85,7 +82,7 @@ class StudyWorkload:
 
 
 # Labels that a run has where they are not the usual ones.
-OPTIONAL_LABELS = ("family", "movable", "adoption", "adopted", "knows")
+OPTIONAL_LABELS = ("family", "movable", "adoption")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,25 +138,16 @@ class Cell:
             **({} if self.workload.movable is None else {"movable": self.workload.movable}),
             "round_s": self.settings.round_s,
             "policy": self.policy_name,
-            **({} if self.adoption is None else self._adoption_labels),
+            "bare_policy": self.policy,
+            "speeds": self.settings.speeds,
+            "sizes": self.settings.sizes,
+            **({} if self.adoption is None else {"adoption": self.adoption}),
         }
-
-    @property
-    def _adoption_labels(self) -> Record:
-        knows = ", ".join(self._knows)
-        return {"adoption": self.adoption, "adopted": self.policy, "knows": knows}
-
-    @property
-    def _knows(self) -> list[str]:
-        """What the policy knows, where not all."""
-        speeds, sizes = self.settings.speeds, self.settings.sizes
-        notes = [] if speeds == ORACLE else [speeds]
-        return notes if sizes == ORACLE else [*notes, f"sizes {sizes}"]
 
     @property
     def policy_name(self) -> str:
         """Return the policy, with its knowledge and its shares where not usual."""
-        notes, shares = self._knows, self.user_shares
+        notes, shares = knowledge(self.settings.speeds, self.settings.sizes), self.user_shares
         share = self.workload.movable
         notes += [] if share is None else [f"{share:g} % movable"]
         keeps = is_plain_slurm(self.policy)
@@ -186,6 +174,12 @@ class Cell:
         rules = "" if self.settings.rules == "hadar" else f", {self.settings.rules} rules"
         restart = f", restart {workload.restart} s"
         return f"{self.policy_name} on {workload.name}{load}{seed}{rules}{restart}"
+
+
+def knowledge(speeds: str, sizes: str) -> list[str]:
+    """Return what a policy knows, in words, where not all; by the sources of both."""
+    notes = [] if speeds == ORACLE else [speeds]
+    return notes if sizes == ORACLE else [*notes, f"sizes {sizes}"]
 
 
 def is_plain_slurm(policy: str) -> bool:
@@ -272,7 +266,12 @@ def run_cell(cell: Cell, *, on_progress: Callable[[int], None] = lambda done: No
             told=Told(dict(cell.workload.claims), cell.workload.history),
             on_round=telling_ended(on_progress),
         )
-        record |= _figures(cell, result, limits)
+        record |= {
+            "status": "done",
+            **figures_of(cell, result),
+            **{f"bound_{name}": value for name, value in asdict(limits).items()},
+            **_over_bounds(cell, result, limits),
+        }
     except Exception as error:
         record |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
         if not isinstance(error, HadarError):
@@ -299,7 +298,11 @@ def _over_bounds(cell: Cell, result: Result, limits: Bounds) -> Record:
     return found
 
 
-def _figures(cell: Cell, result: Result, limits: Bounds) -> Record:
+def figures_of(cell: Cell, result: Result) -> Record:
+    """Return the figures of a run, and the times and places of its jobs; no ratio to a bound.
+
+    Raises HadarError if a job did not end.
+    """
     if missing := result.jobs - result.completed - result.killed:
         raise HadarError(f"{missing} of {result.jobs} jobs did not end")
     specs = cell.workload.specs
@@ -310,10 +313,7 @@ def _figures(cell: Cell, result: Result, limits: Bounds) -> Record:
         result.segments, cell.cluster, numbers, start_s=start_s, end_s=start_s + result.ttd_s
     )
     return {
-        "status": "done",
         **{k: value for k, value in result.figures.items() if k not in ("policy", "jobs")},
-        **{f"bound_{name}": value for name, value in asdict(limits).items()},
-        **_over_bounds(cell, result, limits),
         "jcts_s": [round(jct.jct_s, 3) for jct in ended],
         **_places(specs, result),
         **_recorded(cell, result),
@@ -374,25 +374,3 @@ def _gpu_hours(spec: JobSpec, cluster: Cluster) -> float:
     """Return a job's GPU-hours on its fastest type."""
     throughput = spec.throughputs.best(cluster.gpus_by_type, spec.num_gpus)
     return round(spec.num_gpus * spec.total_steps / throughput / 3600.0, 4)
-
-
-def cell_path(folder: Path, cell: Cell) -> Path:
-    """Return the file of a cell."""
-    return folder / "cells" / f"{cell.key}.json"
-
-
-def write_record(path: Path, record: Record) -> None:
-    """Write a cell's file atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.part")
-    partial.write_text(json.dumps(record, separators=(",", ":")) + "\n", encoding="utf-8")
-    os.replace(partial, path)
-
-
-def read_record(path: Path) -> Record | None:
-    """Return the record in a cell's file; None if it is missing or invalid."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return record if isinstance(record, dict) and record.get("version") == VERSION else None

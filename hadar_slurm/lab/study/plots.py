@@ -24,7 +24,6 @@ from hadar_slurm.lab.study.summary import (
     Matrix,
     PolicyRecords,
     Series,
-    is_of,
 )
 from hadar_slurm.policies.solver import Floats
 
@@ -236,7 +235,7 @@ def _line(
     axes: Axes, policy: str, x: Floats, y: Floats, *, look: Style, has_markers: bool = False
 ) -> None:
     marker = look.marker if has_markers else ""
-    width, layer = (2.6, 3) if is_of(policy, "hadar") else (1.6, 2)
+    width, layer = (2.6, 3) if _is_hadar(policy) else (1.6, 2)
     line = axes.plot(x, y, color=look.colour, linestyle=look.dash, marker=marker, label=policy)
     line[0].set(markersize=5.5, linewidth=width, zorder=layer)
 
@@ -278,10 +277,15 @@ def _name_points(
         dx, dy = boxes[taken[-1]]
         look: Any = {"color": looks[policy].colour, "textcoords": "offset points"}
         look |= {
-            "fontweight": "bold" if is_of(policy, "hadar") else "normal",
+            "fontweight": "bold" if _is_hadar(policy) else "normal",
             "annotation_clip": False,
         }
         axes.annotate(policy, points[policy], xytext=(dx, dy + 2.5), **look)
+
+
+def _is_hadar(policy: str) -> bool:
+    """Return whether a row, by its name, is one of hadar."""
+    return policy.partition(" ")[0] == "hadar"
 
 
 def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:

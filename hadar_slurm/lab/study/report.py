@@ -22,7 +22,7 @@ from hadar_slurm.lab.study.summary import HOUR_S, KILLED_WORDS, ComparableRuns, 
 # Too long for tables; only the cells' files have them.
 _NOT_IN_TABLES = (
     "jcts_s", "killed_jobs", "users", "adopters", "gpu_hours", "occupancy", "detail", "version",
-    "knows", "queued_s", "gpus", "gpu_types",
+    "queued_s", "gpus", "gpu_types",
 )  # fmt: skip
 
 

@@ -201,11 +201,6 @@ class PolicyRecords:
         return f"{len(self.failed)} of {len(self.failed) + len(self.records)} failed"
 
 
-def is_of(policy: str, name: str) -> bool:
-    """Return whether a row is one of a policy, whatever its words and what it knows."""
-    return policy.partition(" ")[0].partition(":")[0] == name
-
-
 @dataclass(frozen=True)
 class ComparableRuns:
     """Comparable runs: they differ in policy and seed only."""

@@ -11,10 +11,11 @@ from studies import a_cell
 
 from hadar_slurm.errors import ConfigError, SlurmRefused, SlurmUnavailable, UsageError
 from hadar_slurm.lab.on_slurm import way_to_run
-from hadar_slurm.lab.study.compare import Cell, Record, cell_path, run_cell, write_record
+from hadar_slurm.lab.study.compare import Cell, Record, run_cell
 from hadar_slurm.lab.study.running.arrays import Arrays, RunRequest, run_task
 from hadar_slurm.lab.study.running.cells import run_cells
 from hadar_slurm.lab.study.running.processes import Processes
+from hadar_slurm.lab.study.running.record_files import cell_path, write_record
 
 CELLS = [a_cell("srsf"), a_cell("las")]
 

@@ -15,16 +15,11 @@ from studies import CLUSTER, a_cell, limited_jobs, some_jobs
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.errors import UsageError
 from hadar_slurm.lab.study.bounds import forking_bound_s
-from hadar_slurm.lab.study.compare import (
-    Record,
-    cell_path,
-    read_record,
-    run_cell,
-    scale_to_load,
-)
+from hadar_slurm.lab.study.compare import Record, run_cell, scale_to_load
 from hadar_slurm.lab.study.experiment import ExperimentSettings, forked
 from hadar_slurm.lab.study.running.cells import run_cells
 from hadar_slurm.lab.study.running.processes import Processes
+from hadar_slurm.lab.study.running.record_files import cell_path, read_record
 from hadar_slurm.lab.traces.adopters import as_movable
 from hadar_slurm.lab.traces.cluster import parse_cluster
 

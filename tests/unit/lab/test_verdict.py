@@ -14,6 +14,7 @@ from hadar_slurm.lab.inputs import read_table
 from hadar_slurm.lab.study.compare import Cell, StudyWorkload, run_cell
 from hadar_slurm.lab.study.experiment import run_experiment
 from hadar_slurm.lab.study.gains.verdict import gains_tree, verdict
+from hadar_slurm.lab.study.gains.verdict import judged as judgement_of
 from hadar_slurm.lab.study.summary import groups
 from hadar_slurm.lab.traces.load import parse_trace
 from hadar_slurm.policies.registry import make_policy
@@ -23,11 +24,14 @@ CLUSTER = a_cluster(",".join(f"4x{name},4x{name}" for name in MODERN))
 
 def a_run(policy: str, jct_s: float, **more: Any) -> dict[str, Any]:
     """Return the record of a run."""
-    return {"policy": policy, "status": "done", "mean_jct_s": jct_s, "trace": "t", **more}
+    known = {"bare_policy": policy, "speeds": "oracle", "sizes": "oracle"}
+    return {
+        "policy": policy, "status": "done", "mean_jct_s": jct_s, "trace": "t", **known, **more
+    }  # fmt: skip
 
 
 def said(*records: dict[str, Any]) -> str:
-    return "\n".join(verdict(groups(records)))
+    return "\n".join(verdict(judgement_of(groups(records))))
 
 
 def test_the_gain_is_that_over_the_strongest_plain_slurm() -> None:
@@ -53,8 +57,8 @@ def test_the_gain_is_that_over_the_strongest_plain_slurm() -> None:
 
 def test_the_first_day_is_not_called_the_best_case() -> None:
     text = said(
-        a_run("slurm (sizes learned)", 100.0, movable=0.0, max_user_slowdown=8.0, killed=0),
-        a_run("hadar (sizes learned)", 125.0, movable=0.0, max_user_slowdown=12.0, killed=1),
+        a_run("slurm", 100.0, sizes="learned", movable=0.0, max_user_slowdown=8.0, killed=0),
+        a_run("hadar", 125.0, sizes="learned", movable=0.0, max_user_slowdown=12.0, killed=1),
     )
     assert text.startswith(
         "With sizes learned from the jobs that end and no job movable, hadar would lengthen the "
@@ -83,7 +87,7 @@ def test_the_gain_of_one_run_has_an_interval() -> None:
     """In the sentence, with what it is; and the same in the tree for programs."""
     records = [some_times(1.0, policy="slurm"), some_times(0.8)]
     text = said(*records)
-    (found,) = gains_tree(groups(records))
+    (found,) = gains_tree(judgement_of(groups(records)))
     low, high = found["interval"]
     assert found["gain"] == pytest.approx(0.2, abs=0.01)
     assert 0 < low < found["gain"] < high < 0.4
@@ -119,11 +123,21 @@ def test_a_plain_slurm_that_stops_jobs_counts_where_as_many_can_move() -> None:
     records = [
         some_times(0.8),
         some_times(0.7, movable=100.0),
-        {**some_times(1.0, policy="slurm"), "policy": preempting, "movable": 0.0},
-        {**some_times(1.0, policy="slurm"), "policy": preempting, "movable": 100.0},
+        {
+            **some_times(1.0, policy="slurm"),
+            "policy": preempting,
+            "bare_policy": preempting,
+            "movable": 0.0,
+        },
+        {
+            **some_times(1.0, policy="slurm"),
+            "policy": preempting,
+            "bare_policy": preempting,
+            "movable": 100.0,
+        },
     ]
     records[3] |= {"mean_jct_s": records[3]["mean_jct_s"] / 2}
-    gains = [round(each["gain"], 2) for each in gains_tree(groups(records))]
+    gains = [round(each["gain"], 2) for each in gains_tree(judgement_of(groups(records)))]
     assert gains == [0.2, -0.4]
 
 
@@ -132,10 +146,15 @@ def test_a_policy_slurm_of_adopters_is_no_plain_slurm() -> None:
     records = [
         {**some_times(1.0, policy="slurm"), "adoption": 0.0},
         {**some_times(0.8), "adoption": 50.0},
-        {**some_times(1.0, policy="slurm"), "policy": "slurm:list", "adoption": 50.0},
+        {
+            **some_times(1.0, policy="slurm"),
+            "bare_policy": "slurm:list",
+            "policy": "p",
+            "adoption": 50.0,
+        },
     ]
     records[2] |= {"mean_jct_s": 1.0}
-    (gain,) = gains_tree(groups(records))
+    (gain,) = gains_tree(judgement_of(groups(records)))
     assert (gain["beside"], gain["adoption"], round(gain["gain"], 2)) == ("slurm", 50.0, 0.2)
 
 
@@ -144,7 +163,7 @@ def test_kinds_that_know_other_speeds_are_told_apart() -> None:
     records = [
         some_times(1.0, policy="slurm"),
         some_times(0.8),
-        {**some_times(0.9), "policy": "hadar (learned)"},
+        {**some_times(0.9), "policy": "hadar (learned)", "speeds": "learned"},
     ]
     text = said(*records)
     assert "all sizes known, throughputs as with --speeds learned and no job movable, by" in text
@@ -152,7 +171,7 @@ def test_kinds_that_know_other_speeds_are_told_apart() -> None:
 
 
 def test_the_share_of_users_who_take_part_is_said() -> None:
-    """Beside plain Slurm with no user under hadar, where jobs keep the types that they held."""
+    """Beside plain Slurm with no user under hadar."""
     text = said(
         {**some_times(1.0, policy="slurm"), "adoption": 0.0},
         {**some_times(0.9), "adoption": 30.0, "policy": "hadar (30 % of users)"},
@@ -227,7 +246,8 @@ def judged(text: str, *policies: str) -> str:
     trace = parse_trace(text, "made", read_table(None), CLUSTER)
     jobs = StudyWorkload(name="made", specs=trace.jobs, recorded=trace.recorded)
     cell = Cell(workload=jobs, cluster=CLUSTER, cluster_name="modern", policy="hadar")
-    return "\n".join(verdict(groups([run_cell(replace(cell, policy=name)) for name in policies])))
+    records = [run_cell(replace(cell, policy=name)) for name in policies]
+    return "\n".join(verdict(judgement_of(groups(records))))
 
 
 def test_a_history_of_a_slurm_is_near_that_slurm_alone() -> None:

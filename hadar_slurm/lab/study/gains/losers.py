@@ -10,10 +10,9 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hadar_slurm.lab.study.compare import Record
-from hadar_slurm.lab.study.gains.pairs import Pair
 from hadar_slurm.lab.study.summary import HOUR_S
 
 # Least ratio and difference of mean completion times at which a user loses.
@@ -72,25 +71,36 @@ class UserChange:
         return {**asdict(self), "why": self.why}
 
 
-def changes_of(pair: Pair) -> list[UserChange]:
-    """Return what changes for each user, in order of names; [] where jobs have no users."""
+class Losers(NamedTuple):
+    """The number of users, 0 where jobs have none, and those who lose, who loses most first."""
+
+    users: int
+    who: tuple[UserChange, ...]
+
+
+def changes_of(ours: Record, theirs: Record) -> list[UserChange]:
+    """Return what changes for each user from `theirs` to `ours`, two runs of the same jobs.
+
+    In order of names; [] where jobs have no users.
+    """
     by_user = defaultdict[str, list[int]](list)
-    for number, user in enumerate(pair.ours.get("users") or ()):
-        if user and "queued_s" in pair.ours and "queued_s" in pair.theirs:
+    for number, user in enumerate(ours.get("users") or ()):
+        if user and "queued_s" in ours and "queued_s" in theirs:
             by_user[user].append(number)
-    return [_change(user, numbers, pair) for user, numbers in sorted(by_user.items())]
+    return [
+        _change(user, numbers, ours=ours, theirs=theirs)
+        for user, numbers in sorted(by_user.items())
+    ]
 
 
-def losers_of(pair: Pair) -> tuple[int, list[UserChange]]:
-    """Return the number of users, and those who lose, the one who loses most first."""
-    changes = changes_of(pair)
-    return len(changes), sorted(
-        (each for each in changes if each.loses), key=lambda each: each.ratio, reverse=True
-    )
+def losers_of(ours: Record, theirs: Record) -> Losers:
+    """Return the users who lose from `theirs` to `ours`, two runs of the same jobs."""
+    changes = changes_of(ours, theirs)
+    who = sorted((each for each in changes if each.loses), key=lambda each: -each.ratio)
+    return Losers(len(changes), tuple(who))
 
 
-def _change(user: str, numbers: Sequence[int], pair: Pair) -> UserChange:
-    ours, theirs = pair
+def _change(user: str, numbers: Sequence[int], *, ours: Record, theirs: Record) -> UserChange:
     return UserChange(
         user=user,
         jobs=len(numbers),

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from hadar_slurm.lab.study.compare import Record
 from hadar_slurm.lab.study.gains.intervals import Interval, ratio_interval
-from hadar_slurm.lab.study.summary import ComparableRuns, PolicyRecords, is_of
+from hadar_slurm.lab.study.gains.losers import Losers, losers_of
+from hadar_slurm.lab.study.summary import ComparableRuns, PolicyRecords
+
+# Slurm as sites without hadard have it: users who leave all types open, in two forms, who leave out
+# types that are slow for them, and who look where they would end first. The strongest counts.
+PLAIN_SLURMS = ("slurm", "slurm:list", "slurm:list:open", "slurm:list:look")
 
 
-class Pair(NamedTuple):
+@dataclass(frozen=True)
+class Pair:
     """A run of hadar, and the strongest plain Slurm of the same jobs, by mean JCT."""
 
     ours: Record
@@ -21,6 +29,11 @@ class Pair(NamedTuple):
     def ratio(self) -> float:
         """Return the mean completion time over that of plain Slurm."""
         return float(self.ours["mean_jct_s"]) / float(self.theirs["mean_jct_s"])
+
+    @cached_property
+    def losers(self) -> Losers:
+        """Return the users who lose."""
+        return losers_of(self.ours, self.theirs)
 
     @property
     def whole(self) -> tuple[int, float]:
@@ -34,7 +47,7 @@ class Pair(NamedTuple):
         ours_s, theirs_s = (sum(pair[side] for pair in whole) for side in (0, 1))
         return len(whole), ours_s / theirs_s if theirs_s > 0 else 1.0
 
-    @property
+    @cached_property
     def interval(self) -> Interval | None:
         """Return the interval of the ratio; None where jobs are too few, or their times unknown."""
         if "jcts_s" not in self.ours or "jcts_s" not in self.theirs:
@@ -42,14 +55,45 @@ class Pair(NamedTuple):
         return ratio_interval(self.ours["jcts_s"], self.theirs["jcts_s"], self.ours["users"])
 
 
-class Gain(NamedTuple):
-    """What one kind of hadar, a policy with what it knows and can move, gains over plain Slurm."""
+def paired(ours: Record, opponents: Sequence[Record]) -> Pair | None:
+    """Return a run beside the strongest of `opponents`; None without one, or for times of 0."""
+    alike = [record for record in opponents if record["mean_jct_s"] > 0]
+    if not alike or not ours["mean_jct_s"] > 0:
+        return None
+    return Pair(ours, min(alike, key=lambda record: float(record["mean_jct_s"])))
 
+
+class Kind(NamedTuple):
+    """A policy with what it knows, what it can move and who takes part."""
+
+    # As rows are named: with all notes.
+    row: str
+    # Its name alone, and where throughputs and sizes come from.
     policy: str
+    speeds: str
+    sizes: str
     # Per cent of the jobs; None: all that the workload lets move.
     movable: float | None
     # Per cent of the users whose jobs are the policy's; None: all, and plain Slurm chooses types.
     adoption: float | None
+
+    @classmethod
+    def of(cls, record: Record) -> Kind:
+        """Return the kind of a run."""
+        return cls(
+            row=record["policy"],
+            policy=record["bare_policy"],
+            speeds=record["speeds"],
+            sizes=record["sizes"],
+            movable=record.get("movable"),
+            adoption=record.get("adoption"),
+        )
+
+
+class Gain(NamedTuple):
+    """What one kind of hadar gains over plain Slurm."""
+
+    kind: Kind
     pairs: tuple[Pair, ...]
 
     @property
@@ -66,27 +110,22 @@ class Gain(NamedTuple):
 
 def gains_of(found: Sequence[ComparableRuns]) -> list[Gain]:
     """Return the kinds of hadar with a plain Slurm beside them, in the order of the runs."""
-    kinds: dict[tuple[str, float | None, float | None], list[Pair]] = {}
+    kinds: dict[Kind, list[Pair]] = {}
     for group in found:
         opponents = [record for entry in plain_rows(group) for record in entry.records]
-        for ours in (r for e in group.done if is_of(e.policy, "hadar") for r in e.records):
-            kind = ours["policy"], ours.get("movable"), ours.get("adoption")
-            kinds.setdefault(kind, []).extend(_paired(ours, opponents))
-    return [Gain(*kind, tuple(pairs)) for kind, pairs in kinds.items() if pairs]
+        for ours in (r for e in group.done if is_of(e, "hadar") for r in e.records):
+            pairs = kinds.setdefault(Kind.of(ours), [])
+            pair = paired(ours, list(_alike(ours, opponents)))
+            pairs += [pair] if pair else []
+    return [Gain(kind, tuple(pairs)) for kind, pairs in kinds.items() if pairs]
 
 
-def _paired(ours: Record, opponents: Sequence[Record]) -> Iterator[Pair]:
+def _alike(ours: Record, opponents: Sequence[Record]) -> Iterator[Record]:
     # A plain Slurm that stops jobs has runs by what can move; others have one for all.
     moves = None, ours.get("movable")
-    alike = [
-        record
-        for record in opponents
-        if record.get("seed") == ours.get("seed")
-        and record.get("movable") in moves
-        and record["mean_jct_s"] > 0
-    ]
-    if alike and ours["mean_jct_s"] > 0:
-        yield Pair(ours, min(alike, key=lambda record: record["mean_jct_s"]))
+    for record in opponents:
+        if record.get("seed") == ours.get("seed") and record.get("movable") in moves:
+            yield record
 
 
 def plain_rows(group: ComparableRuns) -> list[PolicyRecords]:
@@ -94,5 +133,10 @@ def plain_rows(group: ComparableRuns) -> list[PolicyRecords]:
     return [
         entry
         for entry in group.done
-        if is_of(entry.policy, "slurm") and not entry.records[0].get("adoption")
+        if is_of(entry, "slurm") and not entry.records[0].get("adoption")
     ]
+
+
+def is_of(entry: PolicyRecords, name: str) -> bool:
+    """Return whether a row is one of a policy, whatever its words and what it knows."""
+    return str(entry.records[0]["bare_policy"]).partition(":")[0] == name

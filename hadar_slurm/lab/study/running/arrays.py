@@ -18,15 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from hadar_slurm.errors import ConfigError, HadarError, SlurmError, SlurmRefused, SlurmUnavailable
-from hadar_slurm.lab.study.compare import (
-    Cell,
-    Record,
-    cell_path,
-    read_record,
-    run_cell,
-    write_record,
-)
+from hadar_slurm.lab.study.compare import Cell, Record, run_cell
 from hadar_slurm.lab.study.running.cells import Watcher, failed_record, interrupts
+from hadar_slurm.lab.study.running.record_files import cell_path, read_record, write_record
 from hadar_slurm.slurm.client.runner import Runner
 
 # Tasks of an array; Slurm's own default allows one more.

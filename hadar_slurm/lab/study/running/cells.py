@@ -9,14 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from hadar_slurm.lab.study.compare import (
-    OPTIONAL_LABELS,
-    VERSION,
-    Cell,
-    Record,
-    cell_path,
-    read_record,
-)
+from hadar_slurm.lab.study.compare import OPTIONAL_LABELS, VERSION, Cell, Record
+from hadar_slurm.lab.study.running.record_files import cell_path, read_record
 
 
 class Watcher(Protocol):

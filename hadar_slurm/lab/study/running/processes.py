@@ -16,16 +16,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from hadar_slurm.lab.study.compare import (
-    Cell,
-    Record,
-    cell_path,
-    is_plain_slurm,
-    read_record,
-    run_cell,
-    write_record,
-)
+from hadar_slurm.lab.study.compare import Cell, Record, is_plain_slurm, run_cell
 from hadar_slurm.lab.study.running.cells import Watcher, failed_record, interrupts
+from hadar_slurm.lab.study.running.record_files import cell_path, read_record, write_record
 
 _SEND_EVERY_S = 0.2
 # Longest delay after Ctrl-C.
