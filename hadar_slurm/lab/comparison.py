@@ -368,11 +368,13 @@ def comparison_of(
             notes=(*adoption_notes(records), *comparison.notes),
             tree={**comparison.tree, "adoption": adoption_tree(records)},
         )
-    if not has_pictures:
-        plain = groups([{**record, "occupancy": None} for record in records])
-        notes = [replace(note, matrix=None) for note in comparison.notes]
-        comparison = replace(comparison, groups=plain, notes=notes, series=(), num_plotted=0)
-    return comparison
+    return comparison if has_pictures else _without_pictures(comparison)
+
+
+def _without_pictures(comparison: Comparison) -> Comparison:
+    plain = groups([{**record, "occupancy": None} for record in comparison.records])
+    notes = [replace(note, matrix=None) for note in comparison.notes]
+    return replace(comparison, groups=plain, notes=notes, series=(), num_plotted=0)
 
 
 def check_done(records: Sequence[Record]) -> None:
