@@ -24,7 +24,10 @@ from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.enforce.modes import Mode
 
 app = typer.Typer(
-    help="Check, show or print hadard's configuration.", no_args_is_help=True, add_completion=False
+    help="Check, show or print hadard's configuration.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
 )
 
 FileArgument = Annotated[

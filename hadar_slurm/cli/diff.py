@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from hadar_slurm.cli.completing import ConfigOption, JsonOption
 from hadar_slurm.config import read_config
@@ -15,7 +14,7 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.release_all import differences
-from hadar_slurm.status.words import table_of
+from hadar_slurm.status.words import output_console, table_of
 
 _HEADINGS = ("job", "user", "field", "now", "its owner's")
 
@@ -49,4 +48,4 @@ def diff(
             table.add_row(each.job, each.user, name, *(value or "-" for value in (now, own)))
     typer.echo(f"{len(found)} waiting jobs differ because of hadard")
     if found:
-        Console(highlight=False, soft_wrap=True).print(table, markup=False)
+        output_console().print(table, markup=False)

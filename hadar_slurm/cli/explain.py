@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from hadar_slurm.cli.completing import (
     ConfigOption,
@@ -28,6 +27,7 @@ from hadar_slurm.status.explain_text import print_explanation, print_known
 from hadar_slurm.status.health import standing_of
 from hadar_slurm.status.job_search import Answer, search
 from hadar_slurm.status.status_text import life_of
+from hadar_slurm.status.words import output_console
 
 
 def explain(
@@ -73,7 +73,7 @@ def explain(
         }
         typer.echo(json.dumps(tree))
     else:
-        console = Console(highlight=False, soft_wrap=True)
+        console = output_console()
         never = slurm.record.why_never if slurm.record else ""
         words = f"{slurm.words}: {never}" if never else slurm.words
         print_known(console, words, ended, life, standing, now_s)

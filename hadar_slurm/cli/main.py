@@ -68,7 +68,7 @@ def load_command(name: str) -> TyperCommand | TyperGroup:
     module = import_module(f"hadar_slurm.cli.{place}")
     group = getattr(module, "app", None)
     if group is None:
-        group = typer.Typer(add_completion=False)
+        group = typer.Typer(add_completion=False, rich_markup_mode=None)
         group.command()(getattr(module, name))
     command = typer.main.get_command(group)
     assert isinstance(command, (TyperCommand, TyperGroup))
@@ -77,7 +77,11 @@ def load_command(name: str) -> TyperCommand | TyperGroup:
 
 
 commands = typer.Typer(
-    name="hadar", cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False
+    name="hadar",
+    cls=_Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 
 

@@ -25,7 +25,7 @@ from hadar_slurm.lab.replay import print_replay, replayed
 from hadar_slurm.status.claims import Claims
 from hadar_slurm.status.report import Report, Reporter
 from hadar_slurm.status.status import json_names
-from hadar_slurm.status.words import day, table_of
+from hadar_slurm.status.words import day, output_console, table_of
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _HOUR_S = 3600.0
@@ -74,7 +74,7 @@ def report(
         tree = asdict(found, dict_factory=json_names)
         typer.echo(json.dumps({**tree, **(again.as_tree() if again else {"replay": {}})}))
     else:
-        console = Console(highlight=False, soft_wrap=True)
+        console = output_console()
         _print(console, found)
         if again:
             print_replay(console, again)

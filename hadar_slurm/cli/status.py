@@ -7,7 +7,6 @@ import time
 from dataclasses import asdict
 
 import typer
-from rich.console import Console
 
 from hadar_slurm.cli.completing import (
     ConfigOption,
@@ -17,6 +16,7 @@ from hadar_slurm.cli.completing import (
 )
 from hadar_slurm.status.status import json_names, status_of
 from hadar_slurm.status.status_text import last_lines, life_of, standing_by, status_parts
+from hadar_slurm.status.words import output_console
 
 
 def status(
@@ -36,7 +36,7 @@ def status(
         last = asdict(found, dict_factory=json_names) if found else None
         typer.echo(json.dumps({**life, **asdict(standing), "journal": fault, "last": last}))
     else:
-        console = Console(highlight=False, soft_wrap=True)
+        console = output_console()
         for part in status_parts(life, found, fault, standing):
             console.print(part)
     if not life["alive"]:

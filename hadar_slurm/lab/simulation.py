@@ -28,6 +28,7 @@ from hadar_slurm.lab.study.tables import show_notes
 from hadar_slurm.lab.traces.speeds import TypeSpeed
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.sim.backend import Failure
+from hadar_slurm.status.words import output_console
 
 _HOUR_S = 3600.0
 _BOUND_WORDS = "least: lower bound for any policy; ratio: value / least."
@@ -148,7 +149,7 @@ def show(result: Result, least: Bounds, is_forked: bool, speeds: Sequence[TypeSp
         ("CPU time", f"{result.cpu_s:.1f} s"),
     ):
         table.add_row(name, text)
-    console = Console()
+    console = output_console()
     console.print(table)
     if note := speeds_note(speeds):
         show_notes([note], console)

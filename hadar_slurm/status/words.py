@@ -1,15 +1,50 @@
-"""Times, copies and tables for terminals."""
+"""Times, copies and tables for terminals and files."""
 
 from __future__ import annotations
 
+import io
+import sys
 from datetime import datetime
+from typing import TextIO
 
+from rich.console import Console
 from rich.table import Table
 
 from hadar_slurm.journal.values import gang_from_tree
 from hadar_slurm.status.jobs import CopyState, Forked
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
+
+# Files and pipes have room for all columns side by side, whatever the GPU types.
+_FILES = 400
+
+
+class _Unpadded(io.TextIOBase):
+    """Writes lines to another file, without the spaces at their ends."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file, self._line = file, ""
+
+    def write(self, text: str) -> int:
+        """Write the lines that are complete now."""
+        *lines, self._line = f"{self._line}{text}".split("\n")
+        self._file.write("".join(f"{line.rstrip(' ')}\n" for line in lines))
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what was begun."""
+        self._file.write(self._line)
+        self._line = ""
+        self._file.flush()
+
+
+def output_console() -> Console:
+    """Return the console of a command's output; in files no line is broken, cut or padded."""
+    console = Console(highlight=False, soft_wrap=True)
+    if console.is_terminal:
+        return console
+    file: io.TextIOBase = _Unpadded(sys.stdout)
+    return Console(file=file, width=_FILES, highlight=False, soft_wrap=True)  # type: ignore[arg-type]
 
 
 def table_of(*headings: str) -> Table:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from hadar_slurm.cli.completing import ConfigOption, JsonOption
 from hadar_slurm.config import Config, read_config
@@ -20,6 +19,7 @@ from hadar_slurm.lab.traces.fields import TraceError
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.state.learned_changes import add_ended
 from hadar_slurm.state.learned_file import FILE_NAME
+from hadar_slurm.status.words import output_console
 
 # No user writes this into a name.
 _DELIMITER = "\x1f"
@@ -56,7 +56,7 @@ def learn(
         counts = {"jobs": len(found.jobs), "new": number, "users": len(users)}
         typer.echo(json.dumps({**counts, "workloads": len(works), "notes": list(found.notes)}))
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = output_console()
     for note in found.notes:
         console.print(note, markup=False)
     console.print(

@@ -23,7 +23,7 @@ from hadar_slurm.state.learned_changes import forget as forget_workloads
 from hadar_slurm.state.learned_changes import read_profile
 from hadar_slurm.state.learned_file import FILE_NAME
 from hadar_slurm.status.claims import BelievedLess
-from hadar_slurm.status.words import day, span, table_of
+from hadar_slurm.status.words import day, output_console, span, table_of
 
 _FADES = (
     "what is known of a user's claims counts half after 30 days, and less with each job that takes "
@@ -34,6 +34,7 @@ app = typer.Typer(
     help="Show what hadard has learned of workloads, or delete it.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,
 )
 
 
@@ -61,7 +62,7 @@ def show(
             json.dumps({"speeds": measured, "barred": barred, "claims": rows, "ended": trained})
         )
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = output_console()
     if not measured and not barred and not claims and not trained:
         console.print(f"nothing is known of {user or 'any workload'}", markup=False)
     _print_tables(console, measured, trained)

@@ -12,10 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from hadar_slurm.lab.study.summary import KILLED_WORDS, Column, ComparableRuns, Note
+from hadar_slurm.status.words import output_console
 
-# Least width of terminals for all columns; narrower ones get fewer. Files and pipes have room for
-# all columns side by side, whatever the GPU types.
-_WIDE, _FILES = 200, 400
+# Least width of terminals for all columns; narrower ones get fewer.
+_WIDE = 200
+# Of a table, to find the width that it needs.
+_ANY_WIDTH = 4000
 _FEW = (
     "off", "ttd_h", "ttd_over_bound", "mean_jct_h", "mean_jct_over_bound", "p95_jct_h",
     "queueing_h", "mean_ftf", "utilization", "killed", "killed_share", "moves", "decision_ms_p50",
@@ -42,11 +44,9 @@ def show(
 ) -> None:
     """Print the sentences for people who decide, a table for each group, and the notes."""
     if console is None:
-        console = Console()
-        console = console if console.is_terminal else Console(width=_FILES)
+        console = output_console()
     for number, words in enumerate(verdict):
-        style = "" if number else "bold"
-        console.print(Text(words, style=style), width=min(console.width, _READABLE))
+        _say(Text(words, style="" if number else "bold"), console)
     for group in found:
         _show_group(group, console)
     show_notes(notes, console)
@@ -57,7 +57,7 @@ def show_notes(notes: Sequence[Note], console: Console) -> None:
     for note in notes:
         console.print(Text(note.heading, style="bold"))
         for words in note.paragraphs:
-            console.print(Text(words), width=min(console.width, _READABLE))
+            _say(Text(words), console)
         if note.table:
             head, *rows = note.table
             shown = rows[:_MOST_ROWS] if note.is_folded else rows
@@ -83,7 +83,15 @@ def _show_group(group: ComparableRuns, console: Console) -> None:
     console.print(Text(group.title + seeds, style="bold"), soft_wrap=True)
     _show_parts(_Part("policy", tuple(names)), parts, console)
     for words in captions:
-        console.print(Text(words, style="italic"), width=min(console.width, _READABLE))
+        _say(Text(words, style="italic"), console)
+
+
+def _say(words: Text, console: Console) -> None:
+    """Print a sentence, in readable lines on a terminal, as one line in a file."""
+    if console.is_terminal:
+        console.print(words, width=min(console.width, _READABLE), soft_wrap=False)
+    else:
+        console.print(words, soft_wrap=True)
 
 
 def _part(group: ComparableRuns, column: Column) -> _Part:
@@ -114,7 +122,7 @@ def _show_parts(names: _Part, parts: Sequence[_Part], console: Console) -> None:
 def _width(names: _Part, parts: Sequence[_Part], console: Console) -> int:
     """Return the width that columns need without a line break in any."""
     # The console's own width would be the most.
-    options = console.options.update(width=10 * _FILES)
+    options = console.options.update(width=_ANY_WIDTH)
     return Measurement.get(console, options, _table(names, parts, console)).maximum
 
 

@@ -52,6 +52,19 @@ def test_every_command_has_help(name: str) -> None:
     assert f"hadar {name} [OPTIONS]" in done.output
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_in_80_columns_cuts_nothing(name: str) -> None:
+    """Each option and each default is there as a whole, in lines of 80 columns at most."""
+    done = CliRunner().invoke(commands, [name, "--help"], env={"COLUMNS": "80"})
+    lines = done.output.splitlines()
+    assert [line for line in lines if len(line) > 80 or "\N{HORIZONTAL ELLIPSIS}" in line] == []
+    parameters = load_command(name).params
+    asked = [text for each in parameters for text in (*each.opts, *each.secondary_opts)]
+    options = [text for text in asked if text.startswith("--")]
+    assert [option for option in options if option not in done.output] == []
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
 def test_all_commands_are_listed_and_near_ones_are_suggested() -> None:
     listed = CliRunner().invoke(commands, ["--help"]).output
     assert [name for name in (*COMMANDS, "version") if f" {name} " not in listed] == []

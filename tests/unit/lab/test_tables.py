@@ -36,7 +36,7 @@ def some_records() -> list[dict[str, Any]]:
 
 
 def printed(width: int, *notes: Note) -> list[str]:
-    console = Console(file=io.StringIO(), width=width)
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     show(groups(some_records()), notes, (), console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
@@ -72,6 +72,21 @@ def test_a_table_of_a_note_goes_on_below_where_it_is_too_wide() -> None:
         lines = [line.strip() for line in text if line.strip().startswith(f"{name} ")]
         assert len(lines) > 1
         assert [cell for line in lines for cell in line.removeprefix(name).split()] == cells
+
+
+def test_in_a_file_no_sentence_is_broken_and_no_line_padded(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Sentences, notes and tables: each a line of its own, as wide as it is."""
+    words = "A sentence of several words, " * 20 + "and its end."
+    table = (("setting", "name"), ("row", "a"), ("row 2", "a long name"))
+    show(groups(some_records()), [Note("Heading", (words,), table)], (words,))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count(words) == 2
+    assert not [line for line in lines if line != line.rstrip()]
+    for name in NAMES:
+        (row,) = [line for line in lines if line.startswith(name)]
+        assert len(row) > 200
 
 
 def test_a_failed_policy_keeps_its_row_in_the_table() -> None:
