@@ -85,7 +85,7 @@ def test_in_a_file_no_sentence_is_broken_and_no_line_padded(
     assert lines.count(words) == 2
     assert not [line for line in lines if line != line.rstrip()]
     for name in NAMES:
-        (row,) = [line for line in lines if line.startswith(name)]
+        (row,) = [line for line in lines if line.strip().startswith(name)]
         assert len(row) > 200
 
 
