@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hadar_slurm.core.cluster import Cluster, GpuType, JobId, natural_key
 from hadar_slurm.core.job import Job, JobSpec, Phase, Shape
 from hadar_slurm.core.snapshot import Snapshot
+from hadar_slurm.jobspec.estimator import fitting_types
 from hadar_slurm.lab.policies.slurm.settings import Form, SlurmSettings, Types
 
 # Of the throughput on the fastest type: users of `open` leave out slower types.
@@ -66,7 +67,7 @@ def _request(job: Job, types: tuple[GpuType, ...], snapshot: Snapshot, form: For
     # Under rules of another simulator, which have no layouts, any split will do.
     is_split = form is Form.GPUS or not rules.is_uniform
     shape = None if is_split else _shape(spec, types, cluster, may_mix=rules.may_mix_types)
-    is_list = form is Form.LIST and any(_has_enough(spec, k, cluster, form) for k in types)
+    is_list = form is Form.LIST and not _large_enough(spec, cluster, form).isdisjoint(types)
     groups = [(gpu_type,) for gpu_type in types] if is_list else [types] * bool(types)
     return UserRequest(tuple(groups), shape, spec.num_gpus, limit_s, qos=spec.qos)
 
@@ -77,12 +78,11 @@ def _shape(
     """Return the layout on the fewest nodes of which the cluster has enough for it."""
 
     def fits(shape: Shape) -> bool:
-        on, is_spread = spec.throughputs.on, shape.nodes > 1
-        usable = {k for k in types if on(k, spec.num_gpus, is_spread=is_spread) > 0}
-        held = [{k for k, n in node.gpus if n >= shape.gpus_per_node} for node in cluster.nodes]
-        alone = max((sum(k in here for here in held) for k in usable), default=0)
-        mixed = sum(not usable.isdisjoint(here) for here in held) if may_mix else 0
-        return max(alone, mixed) >= shape.nodes
+        usable = {k for k in types if _trains(spec, k, shape)}
+        if not usable.isdisjoint(fitting_types(cluster.nodes, [shape])):
+            return True
+        held = ({k for k, n in node.gpus if n >= shape.gpus_per_node} for node in cluster.nodes)
+        return may_mix and sum(not usable.isdisjoint(here) for here in held) >= shape.nodes
 
     return next(filter(fits, spec.shapes), spec.shapes[0])
 
@@ -116,7 +116,8 @@ def _allowed(
     spec, cluster, types = job.spec, snapshot.cluster, settings.types
     usable = [k for k in cluster.gpus_by_type if _speed(spec, k) > 0]
     is_alone = settings.form is Form.LIST or types in _ONE
-    large = [k for k in usable if not is_alone or _has_enough(spec, k, cluster, settings.form)]
+    enough = _large_enough(spec, cluster, settings.form) if is_alone else usable
+    large = [k for k in usable if k in enough]
     by_speed = sorted(large or usable, key=lambda gpu_type: -_speed(spec, gpu_type))
     if not large:
         return tuple(by_speed)
@@ -133,12 +134,20 @@ def _allowed(
     return tuple(by_speed)
 
 
-def _has_enough(spec: JobSpec, gpu_type: GpuType, cluster: Cluster, form: Form) -> bool:
+def _large_enough(spec: JobSpec, cluster: Cluster, form: Form) -> set[GpuType]:
+    """Return the types of which the cluster has enough for the job, in a layout that trains."""
     if form is Form.GPUS:
-        return cluster.gpus_by_type[gpu_type] >= spec.num_gpus
-    shape = _shape(spec, (gpu_type,), cluster)
-    counts = [node.by_type.get(gpu_type, 0) for node in cluster.nodes]
-    return sum(count >= shape.gpus_per_node for count in counts) >= shape.nodes
+        return {k for k, count in cluster.gpus_by_type.items() if count >= spec.num_gpus}
+    return {
+        k
+        for shape in spec.shapes
+        for k in fitting_types(cluster.nodes, [shape])
+        if _trains(spec, k, shape)
+    }
+
+
+def _trains(spec: JobSpec, gpu_type: GpuType, shape: Shape) -> bool:
+    return spec.throughputs.on(gpu_type, spec.num_gpus, is_spread=shape.nodes > 1) > 0
 
 
 def _speed(spec: JobSpec, gpu_type: GpuType) -> float:
