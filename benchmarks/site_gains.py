@@ -30,6 +30,8 @@ MOVABLE, ADOPTION = (0, 30, 100), (10, 30, 50, 100)
 JUDGED, PEERS = "hadar", ("srsf", "las")
 # Plain Slurm, by how users write their jobs (docs/policies.md); the strongest of them counts.
 PLAIN = ("slurm", "slurm:list", "slurm:list:open", "slurm:list:look")
+# What the users have who do not adopt a policy: the strongest of these on the drawn history.
+OTHERS = "slurm"
 FIGURES = {"mean_jct_s": "mean JCT", "ttd_s": "TTD", "p99_slowdown": "p99 slow-down"}
 BOUNDS = {"mean_jct_s": "bound_mean_jct_gang_s", "ttd_s": "bound_ttd_gang_s"}
 HOUR_S = 3600.0
@@ -47,7 +49,7 @@ def commands(given: argparse.Namespace, history: Path, before: Path) -> list[lis
          "--policy", ",".join((JUDGED, *PEERS, *PLAIN))],
         [*common, "--sizes", "learned", "--movable", "100",
          "--adoption", ",".join(map(str, ADOPTION)),
-         "--policy", ",".join((JUDGED, *PEERS)), "--seed", given.seed],
+         "--policy", ",".join((JUDGED, *PEERS, OTHERS)), "--seed", given.seed],
     ]  # fmt: skip
 
 
@@ -66,24 +68,19 @@ def read(work: Path, name: str) -> dict[str, Any]:
     return tree
 
 
-def known(run: Run) -> str:
-    """Return what a run's policy knows of sizes."""
-    return str(run["policy"]).partition("sizes ")[2].partition(")")[0].partition(",")[0]
-
-
 def grid(runs: Iterable[Run]) -> dict[tuple[str, int], dict[str, Run]]:
     """Return the runs by what is known, what can move, and policy."""
     found: dict[tuple[str, int], dict[str, Run]] = {}
     plain: list[tuple[str, str, Run]] = []
     for run in runs:
-        name = str(run["policy"]).partition(" (")[0]
+        name, sizes = str(run["bare_policy"]), str(run["sizes"])
         if "movable" in run:
-            found.setdefault((known(run), int(run["movable"])), {})[name] = run
+            found.setdefault((sizes, int(run["movable"])), {})[name] = run
         else:
             # Plain Slurm's, whatever moves, and where jobs have limits whatever is known.
-            plain.append((known(run), name, run))
+            plain.append((sizes, name, run))
     for (sizes, _), by_policy in found.items():
-        by_policy |= {name: run for what, name, run in plain if what in ("", sizes)}
+        by_policy |= {name: run for what, name, run in plain if what in ("oracle", sizes)}
     return found
 
 
@@ -97,9 +94,11 @@ def shown(value: float, figure: str) -> str:
     return f"{value / HOUR_S:.2f} h" if figure.endswith("_s") else f"{value:.1f}"
 
 
-def losses(found: Mapping[tuple[str, int], Mapping[str, Run]]) -> list[str]:
+def losses(
+    found: Mapping[tuple[str, int], Mapping[str, Run]], shares: Mapping[str, Any]
+) -> list[str]:
     """Return where hadar is not the best, the largest difference first."""
-    rows = []
+    rows = adoption_losses(shares)
     for (sizes, share), runs in found.items():
         for figure, name in FIGURES.items():
             peer = best(runs, figure)
@@ -112,6 +111,32 @@ def losses(found: Mapping[tuple[str, int], Mapping[str, Run]]) -> list[str]:
                 )
                 rows.append((mine / theirs, text))
     return [text for _, text in sorted(rows, key=lambda row: -row[0])]
+
+
+def adoption_losses(shares: Mapping[str, Any]) -> list[tuple[float, str]]:
+    """Return where users wait longer once some adopt hadar, or a peer serves all users better."""
+    rows = []
+    for percent in ADOPTION:
+        of_share = {
+            name: [r for r in shares["adoption"] if (r["percent"], r["policy"]) == (percent, name)]
+            for name in (JUDGED, *PEERS)
+        }
+        where = f"* mean JCT with {percent} % of the users under hadar, history known"
+        for part, words in (("all", "all users"), ("adopters", "adopters"), ("others", "others")):
+            both = _means_s(of_share[JUDGED], part)
+            if both and both[1] > both[0] * (1 + EVEN):
+                was_s, is_s = both
+                more = f"{100 * (is_s / was_s - 1):.0f} % more"
+                text = f"{where}: {words} {is_s / HOUR_S:.2f} h, before {was_s / HOUR_S:.2f} h"
+                rows.append((is_s / was_s, f"{text} ({more})"))
+        peers = {name: both[1] for name in PEERS if (both := _means_s(of_share[name], "all"))}
+        mine = _means_s(of_share[JUDGED], "all")
+        if mine and peers and mine[1] > min(peers.values()) * (1 + EVEN):
+            peer = min(peers, key=lambda name: peers[name])
+            more = f"{100 * (mine[1] / peers[peer] - 1):.0f} % more"
+            text = f"{where}: all users {mine[1] / HOUR_S:.2f} h, under `{peer}`"
+            rows.append((mine[1] / peers[peer], f"{text} {peers[peer] / HOUR_S:.2f} h ({more})"))
+    return rows
 
 
 def table(found: Mapping[tuple[str, int], Mapping[str, Run]], figure: str) -> list[str]:
@@ -189,14 +214,23 @@ def adopted(tree: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _change(rows: Sequence[Mapping[str, Any]], part: str) -> str:
+def _means_s(rows: Sequence[Mapping[str, Any]], part: str) -> tuple[float, float] | None:
+    """Return the mean completion times of one part of the users before and now; None: no jobs."""
     parts = [row[part] for row in rows if row[part]["jobs"]]
     if not parts:
-        return "-"
+        return None
     was_s, is_s = (
         sum(float(each[key]) for each in parts) / len(parts)
         for key in ("mean_jct_before_s", "mean_jct_s")
     )
+    return was_s, is_s
+
+
+def _change(rows: Sequence[Mapping[str, Any]], part: str) -> str:
+    both = _means_s(rows, part)
+    if not both:
+        return "-"
+    was_s, is_s = both
     return (
         f"{is_s / HOUR_S:.2f} h, before {was_s / HOUR_S:.2f} h ({100 * (is_s / was_s - 1):+.0f} %)"
     )
@@ -205,21 +239,25 @@ def _change(rows: Sequence[Mapping[str, Any]], part: str) -> str:
 def gains(tree: Mapping[str, Any]) -> list[str]:
     """Return the table of what hadar gains over the strongest plain Slurm, with intervals."""
     lines = ["| known of sizes | movable | gain | interval | beside |", "|---|--:|--:|---|---|"]
-    for each in sorted(tree["gains"], key=lambda gain: _order((known(gain), gain["movable"]))):
+    for each in sorted(tree["gains"], key=lambda gain: _order((gain["sizes"], gain["movable"]))):
         near = "not known"
         if each["interval"]:
             near = f"{100 * each['interval'][0]:.0f} to {100 * each['interval'][1]:.0f} %"
         cells = (
-            KNOWN[known(each)], f"{each['movable']:g} %", f"{100 * each['gain']:.0f} %",
+            KNOWN[each["sizes"]], f"{each['movable']:g} %", f"{100 * each['gain']:.0f} %",
             near, f"`{each['beside'].partition(' (')[0]}`",
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
-def front(found: Mapping[tuple[str, int], Mapping[str, Run]], tree: Mapping[str, Any]) -> list[str]:
+def front(
+    found: Mapping[tuple[str, int], Mapping[str, Run]],
+    tree: Mapping[str, Any],
+    shares: Mapping[str, Any],
+) -> list[str]:
     """Return what comes first: losses, gains over plain Slurm, the decision times."""
-    lines = losses(found) or ["* nowhere in these runs, beyond 1 %."]
+    lines = losses(found, shares) or ["* nowhere in these runs, beyond 1 %."]
     runs = found["learned", 0]
     peer, plain = best(runs, "mean_jct_s"), best(runs, "mean_jct_s", PLAIN)
     mine, theirs, plainly = (float(runs[name]["mean_jct_s"]) for name in (JUDGED, peer, plain))
@@ -272,7 +310,7 @@ def page(
         "figures are single runs, and differences of a few per cent are chance. JCT is the time "
         "from submission to end, TTD that from the first submission to the last end.",
         "",
-        *front(found, tree),
+        *front(found, tree, shares),
         "",
         *killed(found),
         "## By what is known, and what can move",
@@ -293,10 +331,9 @@ def page(
         "## By adoption",
         "",
         "Mean JCT where a share of the users is under the policy, with a history and all of their "
-        "jobs movable; all others are plain Slurm's, on the GPU types that they held. Beside it "
-        "the time of the same jobs with no user under a policy. That Slurm is weaker than the ones "
-        "above, where most jobs take any type: where users leave types open, only the gains above "
-        "count.",
+        f"jobs movable; all others are those of `{OTHERS}`, the strongest plain Slurm above on the "
+        "drawn history, whose users choose their GPU types as above. Beside it the time of the "
+        "same jobs with no user under a policy.",
         "",
         *adopted(shares),
         "",

@@ -13,13 +13,14 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from hadar_slurm.errors import UsageError
+from hadar_slurm.lab.policies.slurm.policy import PlainSlurm
 from hadar_slurm.lab.study.compare import FORKING, Cell, Record, is_plain_slurm, knowledge
 from hadar_slurm.lab.study.scenarios import Overrides
 from hadar_slurm.lab.study.summary import GROUP_LABELS, HOUR_S, KILLED_WORDS, Note
 from hadar_slurm.lab.traces.adopters import as_submitted, users_drawn
-from hadar_slurm.policies.registry import DEFAULT_POLICY
+from hadar_slurm.policies.registry import DEFAULT_POLICY, make_policy
 
-# The policy of all other users.
+# What all other users have without another choice.
 PLAIN = "slurm"
 # Rows of users in tables; the JSON has all.
 _MOST_USERS = 40
@@ -28,9 +29,9 @@ _PARTS = ("all", "adopters", "others")
 _EVEN = 0.01
 
 _WORDS = (
-    "A share of the users is under the policy; the jobs of all others are placed by plain Slurm, "
-    "by priority with backfill, on the GPU types that they held. Change: of the mean "
-    "completion time, beside 0 % adoption; below 0 is a gain.",
+    "A share of the users is under the policy; the jobs of all others are placed by the plain "
+    "Slurm that is named, by priority with backfill, on GPU types that their users choose. Change: "
+    "of the mean completion time, beside 0 % adoption; below 0 is a gain.",
 )
 
 
@@ -38,7 +39,9 @@ def with_adoption(
     choices: Overrides, shares: tuple[float, ...], rules: Sequence[str], *, is_scenario: bool
 ) -> Overrides:
     """Return the choices with the shares of users, in per cent, who adopt a policy."""
-    policies = choices.policies or (DEFAULT_POLICY,)
+    given = choices.policies or ()
+    plain = tuple(name for name in given if is_plain_slurm(name)) or (PLAIN,)
+    policies = tuple(name for name in given if not is_plain_slurm(name)) or (DEFAULT_POLICY,)
     for share in shares:
         if not 0 < share <= 100:
             raise UsageError(f"--adoption {share:g}: expected per cent, above 0 and at most 100")
@@ -46,32 +49,46 @@ def with_adoption(
         raise UsageError("--adoption: scenarios take none; give traces")
     if set(rules) != {"hadar"}:
         raise UsageError("--adoption: only hadar's rules have plain jobs; leave out --rules")
-    if plain := [name for name in policies if is_plain_slurm(name)]:
-        raise UsageError(
-            f"--adoption: {plain[0]} is what all other users have; leave it out of --policy"
-        )
+    for name in plain:
+        slurm = make_policy(name)
+        if not isinstance(slurm, PlainSlurm) or slurm.splits_unevenly or slurm.requeues:
+            raise UsageError(
+                f"--adoption: {name} cannot be what all other users have; give a slurm without the "
+                "words gpus and preempt=requeue"
+            )
     if forking := [name for name in policies if name in FORKING]:
         raise UsageError(f"--adoption: {forking[0]} forks jobs; give another --policy")
-    return replace(choices, policies=policies, adoption=shares)
+    return replace(choices, policies=(*plain, *policies), adoption=shares)
 
 
 def adoption_cells(each: Cell, choices: Overrides) -> Iterator[Cell]:
-    """Yield the runs of one workload without adopters, and with each share under each policy."""
+    """Yield the runs of one workload without adopters, and with each share under each policy.
+
+    All of it beside each plain Slurm among the policies.
+    """
     jobs = each.workload
     users = {spec.user for spec in jobs.specs} - {""}
-    if not jobs.held or not users:
-        lacks = "users" if jobs.held else "the GPU types on which its jobs ran"
+    if not users:
         raise UsageError(
-            f"--adoption: {jobs.name} does not have {lacks}; give Slurm's history, with the field "
+            f"--adoption: {jobs.name} does not have users; give Slurm's history, with the field "
             "User (docs/traces.md)"
         )
-    for seed in (choices.seeds or (0,)) if jobs.seed is None else (jobs.seed,):
-        runs = [(PLAIN, 0.0), *product(choices.policies or (), choices.adoption)]
-        for policy, share in runs:
+    names = choices.policies or ()
+    plain = [name for name in names if is_plain_slurm(name)]
+    seeds = (choices.seeds or (0,)) if jobs.seed is None else (jobs.seed,)
+    for seed, beside in product(seeds, plain):
+        others = [name for name in names if name not in plain]
+        for policy, share in [(beside, 0.0), *product(others, choices.adoption)]:
             adopters = users_drawn(users, share, seed=seed)
-            specs = tuple(as_submitted(jobs.specs, jobs.held, adopters))
-            played = replace(jobs, specs=specs, seed=seed, held={})
-            yield replace(each, workload=played, policy=policy, adoption=share, adopters=adopters)
+            played = replace(jobs, specs=tuple(as_submitted(jobs.specs, adopters)), seed=seed)
+            yield replace(
+                each,
+                workload=played,
+                policy=policy,
+                adoption=share,
+                adopters=adopters,
+                beside=beside,
+            )
 
 
 def adoption_tree(records: Sequence[Record]) -> list[dict[str, Any]]:
@@ -103,7 +120,7 @@ def _done(records: Iterable[Record]) -> Iterator[Record]:
 
 
 def _setting(record: Record) -> tuple[object, ...]:
-    labels = *GROUP_LABELS, "movable", "seed", "speeds", "sizes"
+    labels = *GROUP_LABELS, "movable", "seed", "speeds", "sizes", "beside"
     return tuple(record.get(label) for label in labels)
 
 
@@ -123,10 +140,12 @@ def _tree(before: Record, after: Record) -> dict[str, Any]:
     knows = "".join(f", {note}" for note in knowledge(after["speeds"], after["sizes"]))
     moves = f", {after['movable']:g} % movable" if "movable" in after else ""
     return {
-        "setting": f"{after['trace']}{load}{knows}{moves}, restart {after['restart']} s",
+        "setting": f"{after['trace']}{load}{knows}{moves}, restart {after['restart']} s, "
+        f"others {after['beside']}",
         "trace": after["trace"],
         "load": after["load"],
         "policy": after["bare_policy"],
+        "beside": after["beside"],
         "percent": after["adoption"],
         "seed": after["seed"],
         **{name: _gain(times, users) for name, users in parts.items()},

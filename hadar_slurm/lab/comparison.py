@@ -151,7 +151,6 @@ def cells_of(
         gpu_speeds=parse_gpu_speeds(options.gpu_speeds),
         leaves_out_unfit=options.leave_out_unfit,
         rules=tuple(GAVEL_RULES if name == _GAVEL else GangRules() for name in chosen_rules),
-        must_fit_where_held=options.adoption is not None,
     )
     choices = _with_shares(choices, options, chosen_rules, is_scenario=scenario is not None)
     if scenario:
@@ -183,6 +182,8 @@ def _with_shares(
 ) -> Overrides:
     """Return the choices with the shares of users and of jobs that are drawn, and --time-on."""
     if options.adoption is not None:
+        if options.time_on:
+            raise UsageError("--adoption: limits of plain jobs stay as they are; omit --time-on")
         shares = _numbers("--adoption", options.adoption)
         choices = with_adoption(choices, shares, rules, is_scenario=is_scenario)
     movable, leave_out = _shares("--movable", options.movable), options.leave_out

@@ -19,7 +19,6 @@ from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.errors import ConfigError, UsageError
 from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.lab.study.experiment import LIMIT
-from hadar_slurm.lab.traces.adopters import as_submitted
 from hadar_slurm.lab.traces.cluster import is_cluster_file, parse_cluster, parse_cluster_file
 from hadar_slurm.lab.traces.fields import TraceError
 from hadar_slurm.lab.traces.limits import have_limits
@@ -90,8 +89,6 @@ class TraceOptions:
     leaves_out_unfit: bool = False
     # Jobs must fit under each of these.
     rules: tuple[GangRules, ...] = (GangRules(),)
-    # Whether they must also fit on the GPU types that they held.
-    must_fit_where_held: bool = False
 
 
 def read_text(path: Path, fault: type[UsageError]) -> str:
@@ -188,16 +185,10 @@ def read_workload(
 
 def _fitting(trace: Trace, reading: TraceOptions, rules: GangRules) -> Trace:
     """Return the trace if all its jobs fit the cluster, or without those that do not."""
-    checked = trace
-    if reading.must_fit_where_held and trace.held:
-        specs = as_submitted(trace.jobs, trace.held, frozenset())
-        checked = replace(trace, jobs=tuple(specs))
     if not reading.leaves_out_unfit:
-        check_fits(checked, reading.cluster, rules)
+        check_fits(trace, reading.cluster, rules)
         return trace
-    kept = without_unfit(checked, reading.cluster, rules)
-    jobs = tuple(job for job in trace.jobs if job.job_id in kept.places)
-    return replace(kept, jobs=jobs)
+    return without_unfit(trace, reading.cluster, rules)
 
 
 def read_history(text: str, reading: TraceOptions, seed: int) -> list[JobSpec]:
@@ -207,7 +198,7 @@ def read_history(text: str, reading: TraceOptions, seed: int) -> list[JobSpec]:
     """
     if not text:
         return []
-    reading = replace(reading, leaves_out_unfit=True, must_fit_where_held=False)
+    reading = replace(reading, leaves_out_unfit=True)
     found = read_workload(text, reading, seed=_BEFORE + seed)
     return [replace(spec, limit_s=math.inf) for spec in found.specs]
 

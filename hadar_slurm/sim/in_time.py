@@ -7,7 +7,7 @@ time limit, where it knows the steps (`slurm/jobs/choices.py`): so does this, by
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from hadar_slurm.core.cluster import GpuType, JobId
@@ -25,12 +25,14 @@ from hadar_slurm.sim.unread_snapshot import with_progress
 class InTimeBackend:
     """`inner`, a view of the simulated `world`, observed with the types on which jobs end in time.
 
-    A job that ends in time on no type that can hold it is seen as it is, and so is a forked one.
+    A job that ends in time on no type that can hold it is seen as it is, and so are a forked one
+    and one that `is_plain`: without hadard nobody looks at its limit.
     `world` says whether limits are adjusted to types.
     """
 
     inner: Backend
     world: SimBackend
+    is_plain: Callable[[JobSpec], bool] = lambda _: False
     # By job: its spec, and its limits by type.
     _limits: dict[JobId, tuple[JobSpec, dict[str, float]]] = field(default_factory=dict)
     # Policies cache results per spec: by job, its spec, the types left out, and what is seen.
@@ -54,7 +56,7 @@ class InTimeBackend:
 
     def _in_time(self, job: Job) -> Job:
         spec = job.spec
-        if spec.limit_s == math.inf or spec.max_copies > 1:
+        if spec.limit_s == math.inf or spec.max_copies > 1 or self.is_plain(spec):
             return job
         before, seen = self._queued.get(job.job_id, (None, job))
         if before is job:

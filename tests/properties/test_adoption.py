@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from studies import CLUSTER, a_cell
 
-from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.lab.adoption import adoption_cells
 from hadar_slurm.lab.study.compare import StudyWorkload, run_cell
@@ -17,7 +16,7 @@ from hadar_slurm.lab.study.plots import least_bound_h
 from hadar_slurm.lab.study.scenarios import Overrides
 from hadar_slurm.lab.study.summary import groups
 
-HELD = st.sampled_from([frozenset({"v100"}), frozenset({"k80"}), frozenset({"v100", "k80"})])
+PLAIN = st.sampled_from(["slurm", "slurm:list", "slurm:list:open", "slurm:list:look"])
 
 
 @st.composite
@@ -38,20 +37,20 @@ def jobs(draw: st.DrawFn) -> JobSpec:
 
 
 @given(
-    st.lists(st.tuples(jobs(), HELD), min_size=1, max_size=5, unique_by=lambda it: it[0].job_id),
+    st.lists(jobs(), min_size=1, max_size=5, unique_by=lambda job: job.job_id),
     st.floats(1.0, 100.0),
     st.integers(0, 5),
     st.sampled_from(["srsf", "las", "srsf", "hadar"]),
+    PLAIN,
 )
 @settings(max_examples=200, deadline=None)
 def test_no_run_is_beyond_its_own_bound(
-    drawn: list[tuple[JobSpec, frozenset[str]]], share: float, seed: int, policy: str
+    drawn: list[JobSpec], share: float, seed: int, policy: str, plain: str
 ) -> None:
     """Nor the least bound, which a plot of the study has."""
-    specs = tuple(sorted((spec for spec, _ in drawn), key=lambda spec: spec.submitted_s))
-    held = {JobId(spec.job_id): types for spec, types in drawn}
-    workload = StudyWorkload(name="drawn", specs=specs, held=held)
-    choices = Overrides(policies=(policy,), seeds=(seed,), adoption=(share,))
+    specs = tuple(sorted(drawn, key=lambda spec: spec.submitted_s))
+    workload = StudyWorkload(name="drawn", specs=specs)
+    choices = Overrides(policies=(plain, policy), seeds=(seed,), adoption=(share,))
     cells = adoption_cells(replace(a_cell(policy), workload=workload, cluster=CLUSTER), choices)
     records = [run_cell(cell) for cell in cells]
     assert {record["status"] for record in records} == {"done"}

@@ -6,7 +6,7 @@ users got, and may stop and migrate them. So in each round
 
 1. plain Slurm plans the whole queue. What it starts of other users' jobs is started;
 2. the policy plans its users' jobs on all GPUs but those of other users' jobs, and but the free
-   ones of types for which other users' jobs still wait;
+   ones of types that other users' waiting jobs allow;
 3. other users' waiting jobs may start on what the policy has left free, again by priority and
    with backfill.
 
@@ -21,10 +21,10 @@ from itertools import chain
 
 from hadar_slurm.core.cluster import JobId, Slot, summed
 from hadar_slurm.core.gang import Allocation
-from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.core.job import Job, JobSpec, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
-from hadar_slurm.lab.policies.slurm.policy import PlainSlurm
+from hadar_slurm.lab.policies.slurm.policy import PlainSlurm, SlurmMemory
 from hadar_slurm.policies.policy import Policy
 
 
@@ -42,12 +42,16 @@ class Adoption:
 
     adopted: Policy
     users: frozenset[str]
-    plain: Policy = field(default_factory=PlainSlurm)
+    plain: PlainSlurm = field(default_factory=PlainSlurm)
 
     @property
     def name(self) -> str:
         """Return the names of both policies."""
         return f"{self.adopted.name} beside {self.plain.name}"
+
+    def is_plain(self, spec: JobSpec) -> bool:
+        """Return whether a job is of a user who has not adopted the policy."""
+        return spec.user not in self.users
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return which jobs run in `round_`, and on which GPUs."""
@@ -55,7 +59,7 @@ class Adoption:
         if not isinstance(memory, _Memory):
             memory = _Memory()
         round_ = replace(round_, memory=memory.adopted)
-        others = [job for job in jobs if job.spec.user not in self.users]
+        others = [job for job in jobs if self.is_plain(job.spec)]
         if not others:
             plan = self.adopted.plan(snapshot, round_)
             return replace(plan, memory=replace(memory, adopted=plan.memory))
@@ -66,8 +70,8 @@ class Adoption:
         granted = queue.by_id
         placed = {job.job_id: granted[job.job_id] for job in others if job.job_id in granted}
         waiting = [job for job in others if job.job_id not in placed]
-        withheld = _withheld(snapshot, granted, waiting)
-        mine = [job for job in jobs if job.spec.user in self.users]
+        withheld = _withheld(snapshot, granted, waiting, queue.memory)
+        mine = [job for job in jobs if not self.is_plain(job.spec)]
         plan = self.adopted.plan(_without(snapshot, mine, placed, withheld), round_)
         placed |= plan.by_id
         if waiting:
@@ -91,15 +95,12 @@ class Adoption:
 
 
 def _withheld(
-    snapshot: Snapshot, granted: Mapping[JobId, Allocation], waiting: list[Job]
+    snapshot: Snapshot, granted: Mapping[JobId, Allocation], waiting: list[Job], slurm: object
 ) -> dict[Slot, int]:
-    """Return the GPUs that plain Slurm leaves free of types for which jobs wait."""
+    """Return the GPUs that plain Slurm leaves free of types that waiting jobs allow."""
     used = summed(chain.from_iterable(each.slots for each in granted.values()))
-    wanted = {
-        gpu_type
-        for gpu_type in snapshot.cluster.gpus_by_type
-        if any(job.spec.throughputs.on(gpu_type, job.spec.num_gpus) > 0 for job in waiting)
-    }
+    requests = slurm.requests if isinstance(slurm, SlurmMemory) else {}
+    wanted = {k for job in waiting for group in requests[job.job_id].groups for k in group}
     return {
         slot: left
         for slot, count in snapshot.plannable_capacity.items()

@@ -25,6 +25,7 @@ from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.errors import HadarError, UsageError
 from hadar_slurm.lab.policies.adoption import Adoption
+from hadar_slurm.lab.policies.slurm.policy import PlainSlurm
 from hadar_slurm.lab.provenance import code_digest, machine, versions
 from hadar_slurm.lab.study import occupancy
 from hadar_slurm.lab.study.bounds import Bounds, bounds, forking_bound_s
@@ -82,7 +83,7 @@ class StudyWorkload:
 
 
 # Labels that a run has where they are not the usual ones.
-OPTIONAL_LABELS = ("family", "movable", "adoption")
+OPTIONAL_LABELS = ("family", "movable", "adoption", "beside")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +106,11 @@ class Cell:
     settings: ExperimentSettings = field(default_factory=ExperimentSettings)
     # How strictly users share under hadar; None: as by default.
     user_shares: float | None = None
-    # Per cent of the users whose jobs are the policy's, and these users; all others' are plain
-    # Slurm's. None: all jobs are the policy's.
+    # Per cent of the users whose jobs are the policy's, and these users; all others' are those of
+    # `beside`, a plain Slurm by name. None: all jobs are the policy's.
     adoption: float | None = None
     adopters: frozenset[str] = frozenset()
+    beside: str = "slurm"
 
     @cached_property
     def key(self) -> str:
@@ -119,7 +121,8 @@ class Cell:
         policies = {type(make_policy(self.policy)).__module__, type(self.make_policy()).__module__}
         code = [run_experiment.__module__, *sorted(policies)]
         programs = sorted(versions().items()), code_digest(code)
-        policy = self.policy, self.user_shares, self.adoption is not None, sorted(self.adopters)
+        others = None if self.adoption is None else (self.beside, sorted(self.adopters))
+        policy = self.policy, self.user_shares, others
         parts = [VERSION, specs, recorded, self.cluster, policy, self.settings, *programs]
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
@@ -141,7 +144,7 @@ class Cell:
             "bare_policy": self.policy,
             "speeds": self.settings.speeds,
             "sizes": self.settings.sizes,
-            **({} if self.adoption is None else {"adoption": self.adoption}),
+            **({} if self.adoption is None else {"adoption": self.adoption, "beside": self.beside}),
         }
 
     @property
@@ -153,14 +156,19 @@ class Cell:
         keeps = is_plain_slurm(self.policy)
         notes += ["time-on"] if self.settings.adjusts_limits and not keeps else []
         notes += [] if shares is None else [f"user_shares {shares:g}"]
-        notes += [] if self.adoption is None else [f"{self.adoption:g} % of users"]
+        others = f" beside {self.beside}" if self.adoption else ""
+        notes += [] if self.adoption is None else [f"{self.adoption:g} % of users{others}"]
         return f"{self.policy} ({', '.join(notes)})" if notes else self.policy
 
     def make_policy(self) -> Policy:
         """Return the policy."""
         shares = DEFAULT_USER_SHARES if self.user_shares is None else self.user_shares
         policy = make_policy(self.policy, user_shares=shares)
-        return policy if self.adoption is None else Adoption(policy, self.adopters)
+        if self.adoption is None:
+            return policy
+        plain = make_policy(self.beside)
+        assert isinstance(plain, PlainSlurm)
+        return Adoption(policy, self.adopters, plain)
 
     @property
     def is_forked(self) -> bool:

@@ -134,7 +134,7 @@ def run_experiment(
         on_round(record)
 
     run_rounds(
-        _as_known(world, settings, *(told or Told()), keeps_limits=keeps_limits),
+        _as_known(world, settings, *(told or Told()), policy=policy),
         policy,
         add,
         length_s=settings.round_s,
@@ -152,13 +152,15 @@ def _as_known(
     claims: Mapping[JobId, UserClaim],
     history: Sequence[JobSpec],
     *,
-    keeps_limits: bool,
+    policy: Policy,
 ) -> Backend:
     """Return the world as policies may know it."""
     known = _with_speeds(world, settings, claims)
     if settings.sizes == ORACLE:
-        ends_runs = world.has_limits and have_limits(world.jobs)
-        return InTimeBackend(known, world) if ends_runs and not keeps_limits else known
+        if getattr(policy, "keeps_limits", False) or not have_limits(world.jobs):
+            return known
+        is_plain = getattr(policy, "is_plain", lambda _: False)
+        return InTimeBackend(known, world, is_plain) if world.has_limits else known
     if settings.sizes == LIMIT:
         return SizesBackend(known, world)
     learns = settings.sizes == LEARNED

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from random import Random
 
-from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.throughput import Throughputs
 
 
 def drawn(count: int, percent: float, seed: int) -> frozenset[int]:
@@ -48,23 +46,8 @@ def users_drawn(users: Iterable[str], percent: float, *, seed: int) -> frozenset
     return frozenset(names[place] for place in drawn(len(names), max(percent, least), seed))
 
 
-def as_submitted(
-    specs: Sequence[JobSpec], held: Mapping[JobId, frozenset[str]], adopters: frozenset[str]
-) -> list[JobSpec]:
-    """Return the jobs, those of other users than `adopters` as plain Slurm has them.
-
-    Each of these runs on the types that it held only, and is never migrated. `held` are the
-    types, in lower case, by job.
-    """
-    types: dict[tuple[Throughputs, frozenset[str]], Throughputs] = {}
-    found = []
-    for spec in specs:
-        if spec.user in adopters:
-            found.append(spec)
-            continue
-        key = (spec.throughputs, held[spec.job_id])
-        if key not in types:
-            rows = tuple(row for row in spec.throughputs.rows if row[0][0] in key[1])
-            types[key] = Throughputs(rows)
-        found.append(replace(spec, throughputs=types[key], can_checkpoint=False))
-    return found
+def as_submitted(specs: Sequence[JobSpec], adopters: frozenset[str]) -> list[JobSpec]:
+    """Return the jobs, those of other users than `adopters` as plain Slurm has them: unmovable."""
+    return [
+        spec if spec.user in adopters else replace(spec, can_checkpoint=False) for spec in specs
+    ]

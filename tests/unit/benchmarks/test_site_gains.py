@@ -27,7 +27,8 @@ def gains(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def a_run(policy: str, sizes: str, movable: int, hours: float) -> dict[str, Any]:
     """Return a run as `hadar compare --json` prints it, with what the page needs."""
     return {
-        "policy": f"{policy} (sizes {sizes})", "status": "done", "movable": float(movable),
+        "policy": f"{policy} (sizes {sizes})", "bare_policy": policy, "sizes": sizes,
+        "status": "done", "movable": float(movable),
         "jobs": 50, "cluster": "4xV100", "load": 90.0, "seed": None, "made": "today",
         "machine": "a machine", "versions": {"hadar_slurm": "9"},
         "mean_jct_s": 3600 * hours, "ttd_s": 36_000 * hours, "p99_slowdown": 10 * hours,
@@ -47,10 +48,11 @@ def a_grid(gains: ModuleType, changes: Mapping[tuple[str, int, str], float]) -> 
 
 def a_tree(gains: ModuleType, changes: Mapping[tuple[str, int, str], float]) -> dict[str, Any]:
     gain = {
-        "policy": "hadar (sizes learned, 30 % movable)", "movable": 30.0, "gain": 0.126,
+        "policy": "hadar (sizes learned, 30 % movable)", "sizes": "learned", "movable": 30.0,
+        "gain": 0.126,
         "interval": [-0.02, 0.251], "beside": "slurm:list (sizes learned)",
     }  # fmt: skip
-    few = {**gain, "policy": "hadar (sizes prior, 0 % movable)", "movable": 0.0, "interval": None}
+    few = {**gain, "sizes": "prior", "movable": 0.0, "interval": None}
     return {"runs": a_grid(gains, changes), "gains": [gain, few]}
 
 
@@ -72,8 +74,8 @@ def shares_of(gains: ModuleType) -> dict[str, Any]:
 
 def test_plain_slurm_stands_beside_all_that_moves(gains: ModuleType) -> None:
     """It runs once for all shares; once for what is known, or for each where jobs lack limits."""
-    others = [run for run in a_grid(gains, {}) if not run["policy"].startswith("slurm")]
-    once = {**a_run("slurm", "prior", 0, 3.0), "policy": "slurm"}
+    others = [run for run in a_grid(gains, {}) if not run["bare_policy"].startswith("slurm")]
+    once = a_run("slurm", "oracle", 0, 3.0)
     each = [a_run("slurm", sizes, 0, n) for n, sizes in enumerate(gains.KNOWN)]
     for run in (once, *each):
         del run["movable"]
@@ -100,6 +102,25 @@ def test_where_hadar_loses_comes_first(gains: ModuleType) -> None:
     assert (
         "time limits known, 30 % of the jobs movable: 6.60 h, `srsf` 6.00 h (10 % more)" in losses
     )
+
+
+def test_who_waits_longer_where_some_adopt_is_among_the_losses(gains: ModuleType) -> None:
+    """By how much others do, and where a peer serves all users better; the rest is no loss."""
+    shares = shares_of(gains)
+    worse = {"users": 5, "jobs": 50, "mean_jct_before_s": 36_000.0, "mean_jct_s": 54_000.0}
+    for row in shares["adoption"]:
+        if (row["percent"], row["policy"]) == (10.0, "hadar"):
+            row["others"] = worse
+        if (row["percent"], row["policy"]) == (30.0, "las"):
+            row["all"] = {**row["all"], "mean_jct_s": 9000.0}
+    text = gains.page(a_tree(gains, {}), shares, [["compare", "x"]], "Drawn.")
+    losses = text.partition("## Beside the strongest")[0].partition("not the best\n")[2].strip()
+    assert losses.splitlines() == [
+        "* mean JCT with 30 % of the users under hadar, history known: all users 5.00 h, under "
+        "`las` 2.50 h (100 % more)",
+        "* mean JCT with 10 % of the users under hadar, history known: others 15.00 h, before "
+        "10.00 h (50 % more)",
+    ]
 
 
 def test_all_figures_stand_beside_bound_and_best_peer(gains: ModuleType) -> None:

@@ -134,7 +134,7 @@ def test_adoption_says_who_gains_and_who_loses(
         "Seed 1",
     ):
         assert part in out
-    assert "srsf (sizes learned, 0 % movable, 50 % of users)" in out
+    assert "srsf (sizes learned, 0 % movable, 50 % of users beside slurm)" in out
     tree = json.loads(compare([*words, "--json"], monkeypatch, capsys)[1])
     found = [
         (each["percent"], each["seed"], each["adopters"]["users"]) for each in tree["adoption"]
@@ -148,26 +148,24 @@ def test_adoption_says_who_gains_and_who_loses(
     assert (status, "anonymous does not have users" in " ".join(err.split())) == (2, True)
 
 
-def test_a_plain_job_has_to_fit_on_the_type_that_it_held(
+def test_others_write_as_the_plain_slurms_that_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A job on a type that the cluster lacks is an error, or left out."""
+    """Each has a run of its own without adopters, beside which the shares stand."""
     path = tmp_path / "modern.sacct"
-    path.write_text(modern_history(12, users=2), encoding="utf-8")
-    words = [str(path), "--cluster", "8xa100,8xh100", "--policy", "srsf", "--adoption", "100"]
-    words += ["--output", str(tmp_path / "out")]
-    status, _, err = compare(words, monkeypatch, capsys)
-    assert status == 2
-    assert "on none of the cluster's types" in " ".join(err.split())
-    status, out, err = compare([*words, "--leave-out-unfit", "--json"], monkeypatch, capsys)
-    assert status == 0
-    # Those on `nvidia_h100_80gb_hbm3` stay: that is the cluster's h100.
-    held = [
-        line
-        for line in path.read_text("utf-8").splitlines()
-        if ":nvidia_h100" in line or ":a100" in line
+    path.write_text(modern_history(30, users=4), encoding="utf-8")
+    words = [str(path), "--cluster", MODERN_CLUSTER, "--adoption", "50", "--json"]
+    words += ["--policy", "slurm,srsf,slurm:list:look", "--output", str(tmp_path / "out")]
+    tree = json.loads(compare(words, monkeypatch, capsys)[1])
+    runs = [(run["bare_policy"], run["adoption"], run["beside"]) for run in tree["runs"]]
+    assert runs == [
+        (policy, share, beside)
+        for beside in ("slurm", "slurm:list:look")
+        for policy, share in ((beside, 0.0), ("srsf", 50.0))
     ]
-    assert json.loads(out)["adoption"][0]["all"]["jobs"] == len(held) < 12
+    times = {run["bare_policy"]: run["mean_jct_s"] for run in tree["runs"]}
+    for each in tree["adoption"]:
+        assert each["all"]["mean_jct_before_s"] == pytest.approx(times[each["beside"]], abs=0.01)
 
 
 def test_generality_takes_lists_of_workloads(
@@ -232,14 +230,14 @@ def test_jobs_that_never_fit_are_told_or_left_out(
         (["{trace}", "--first", "1", "--load", "70"], "--load 70: all jobs arrive at once"),
         (["{trace}", "--seed", "1.5"], "--seed 1.5: expected whole numbers"),
         (["{trace}", "--seed", "1"], "--seed: only generated workloads, --limits, --adop"),
-        (["{trace}", "--adoption", "30"], "few does not have the GPU types on which its jobs ran"),
+        (["{trace}", "--adoption", "30"], "few does not have users; give Slurm's history"),
         (
             ["{trace}", "--adoption", "0"],
             "--adoption 0: expected per cent, above 0 and at most 100",
         ),
         (["{trace}", "--adoption", "x"], "--adoption 'x': expected a number"),
         (["{trace}", "--adoption", "9", "--policy", "hadare"], "--adoption: hadare forks jobs"),
-        (["{trace}", "--adoption", "9", "--policy", "slurm:list"], "slurm:list is what all other"),
+        (["{trace}", "--adoption", "9", "--policy", "slurm:gpus"], "slurm:gpus cannot be what all"),
         (["{trace}", "--adoption", "9", "--rules", "gavel"], "--adoption: only hadar's rules"),
         (["{trace}", "--leave-out", "100"], "--leave-out 100: expected per cent, 0 to less than"),
         (["--scenario", "liars", "--leave-out", "9"], "--leave-out: scenarios take none"),

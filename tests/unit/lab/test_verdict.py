@@ -179,7 +179,7 @@ def test_the_share_of_users_who_take_part_is_said() -> None:
     assert re.match(
         r"With all sizes known, no job movable and 30 % of the users taking part, hadar would "
         r"shorten the mean completion time by 10 % \(between .*\) beside the strongest plain Slurm "
-        r"\(slurm, each job on the GPU types that it held\)",
+        r"\(slurm\)",
         text,
     )
     assert "all users take part" not in text

@@ -74,7 +74,7 @@ class Kind(NamedTuple):
     sizes: str
     # Per cent of the jobs; None: all that the workload lets move.
     movable: float | None
-    # Per cent of the users whose jobs are the policy's; None: all, and plain Slurm chooses types.
+    # Per cent of the users whose jobs are the policy's; None: all.
     adoption: float | None
 
     @classmethod
@@ -121,10 +121,12 @@ def gains_of(found: Sequence[ComparableRuns]) -> list[Gain]:
 
 
 def _alike(ours: Record, opponents: Sequence[Record]) -> Iterator[Record]:
-    # A plain Slurm that stops jobs has runs by what can move; others have one for all.
-    moves = None, ours.get("movable")
+    # A plain Slurm that stops jobs has runs by what can move; others have one for all. Users who do
+    # not take part write their jobs as without hadar.
+    moves, same = (None, ours.get("movable")), ("seed", "beside")
     for record in opponents:
-        if record.get("seed") == ours.get("seed") and record.get("movable") in moves:
+        is_alike = all(record.get(name) == ours.get(name) for name in same)
+        if is_alike and record.get("movable") in moves:
             yield record
 
 

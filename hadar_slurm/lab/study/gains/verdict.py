@@ -159,9 +159,7 @@ def _first(gains: Sequence[Gain]) -> str:
     for gain in gains:
         name, verb = gain.kind.policy, "shorten" if gain.ratio <= 1 else "lengthen"
         runs = f" in {len(gain.pairs)} runs" if len(gain.pairs) > 1 else ""
-        names = [str(pair.theirs["bare_policy"]) for pair in gain.pairs]
-        stays = "" if gain.kind.adoption is None else ", each job on the GPU types that it held"
-        beside = opponents(names, stays)
+        beside = opponents(str(pair.theirs["bare_policy"]) for pair in gain.pairs)
         who = f" {name} would {verb} {'it' if parts else 'the mean completion time'}"
         # What is as in the part before is not said again.
         parts.append(

@@ -31,8 +31,8 @@ def counted(number: float, one: str) -> str:
     )
 
 
-def opponents(policies: Iterable[str], note: str = "") -> str:
-    """Return plain Slurms by name, with the numbers of runs where they differ, and a note."""
+def opponents(policies: Iterable[str]) -> str:
+    """Return plain Slurms by name, with the numbers of runs where they differ."""
     names = Counter(policies)
     listed = (f"{name} in {n}" if len(names) > 1 else name for name, n in names.items())
-    return f"beside the strongest plain Slurm ({', '.join(listed)}{note})"
+    return f"beside the strongest plain Slurm ({', '.join(listed)})"
