@@ -26,7 +26,7 @@ class InTimeBackend:
     """`inner`, a view of the simulated `world`, observed with the types on which jobs end in time.
 
     A job that ends in time on no type that can hold it is seen as it is, and so are a forked one
-    and one that `is_plain`: without hadard nobody looks at its limit.
+    and one that `is_plain`: plain Slurm does not look at what fits its limit.
     `world` says whether limits are adjusted to types.
     """
 

@@ -50,7 +50,7 @@ class Adoption:
         return f"{self.adopted.name} beside {self.plain.name}"
 
     def is_plain(self, spec: JobSpec) -> bool:
-        """Return whether a job is of a user who has not adopted the policy."""
+        """Return whether plain Slurm places a job: its user has not adopted the policy."""
         return spec.user not in self.users
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:

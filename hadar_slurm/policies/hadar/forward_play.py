@@ -163,6 +163,9 @@ class Pools:
 
     def take_again(self, parts: Sequence[_Part]) -> bool:
         """Take the GPUs of a gang that keeps its place; return whether they are there."""
+        if len(parts) == 1 and parts[0][1] == 1:
+            ((gpu_type, _, gpus),) = parts
+            return bool(self.take(gpu_type, ((1, gpus),)))
         if any(sum(self.levels[r][gpus:]) < nodes for r, nodes, gpus in parts):
             return False
         for part in parts:
@@ -323,7 +326,9 @@ class Play:
         """Begin a round: place every job that may move again, in the order of the way."""
         changed = self._active if self.ranks_change else (*self._running, *self._unranked)
         for job in changed:
-            self.rank(job, self._now_s)
+            # One that keeps its GPUs to its end is placed no more.
+            if job.can_move or not job.parts:
+                self.rank(job, self._now_s)
         self._active.sort(key=_order)
         self.steps += len(changed) + len(self._active) // _LIGHT
         before, self._running, self._free = self._running, [], self.pools.copy()
