@@ -300,7 +300,7 @@ def page(
 ) -> str:
     """Return the page."""
     found = grid(tree["runs"])
-    run = next(iter(found.values()))[JUDGED]
+    run, other = next(iter(found.values()))[JUDGED], shares["runs"][0]
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
     texts = [
         "# What a site gains",
@@ -339,7 +339,8 @@ def page(
         "",
         "## Made",
         "",
-        f"{run['made']} on {run['machine']}; {versions}.",
+        f"{run['made']} on {run['machine']}; by adoption {other['made']} on {other['machine']}; "
+        f"{versions}.",
         "",
         "```",
         *(f"hadar {shlex.join(each)}" for each in words),

@@ -66,7 +66,14 @@ def shares_of(gains: ModuleType) -> dict[str, Any]:
         for policy in (gains.JUDGED, *gains.PEERS)
     ]  # fmt: skip
     runs = [
-        {"adoption": float(percent), "seed": 0, "bound_mean_jct_gang_s": 9000.0, "status": "done"}
+        {
+            "adoption": float(percent),
+            "seed": 0,
+            "bound_mean_jct_gang_s": 9000.0,
+            "status": "done",
+            "made": "later",
+            "machine": "another",
+        }
         for percent in gains.ADOPTION
     ]
     return {"adoption": rows, "runs": runs}

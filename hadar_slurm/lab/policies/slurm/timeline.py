@@ -171,6 +171,9 @@ class HeldNodes:
         end_s = max(self._rounded(end_s), start_s + self._resolution_s)
         found: list[_Span] = []
         for span in self._spans:
+            if span.end_s <= start_s or span.begin_s >= end_s:
+                found.append(span)
+                continue
             cuts = (time for time in (start_s, end_s) if span.begin_s < time < span.end_s)
             for begin, end in pairwise((span.begin_s, *cuts, span.end_s)):
                 inside = begin >= start_s and end <= end_s
