@@ -85,9 +85,7 @@ class PlayedJob:
     @property
     def believed_s(self) -> float:
         """Return the time that is believed to be left, by which it is ranked."""
-        if self.belief is None:
-            return self.left_s
-        return self.belief.left_s(self.alone_s - self.left_s)
+        return self.belief.left_s(self.alone_s - self.left_s) if self.belief else self.left_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +162,7 @@ class Pools:
     def take_again(self, parts: Sequence[_Part]) -> bool:
         """Take the GPUs of a gang that keeps its place; return whether they are there."""
         if len(parts) == 1 and parts[0][1] == 1:
-            ((gpu_type, _, gpus),) = parts
-            return bool(self.take(gpu_type, ((1, gpus),)))
+            return bool(self.take(parts[0][0], (Shape(*parts[0][1:]),)))
         if any(sum(self.levels[r][gpus:]) < nodes for r, nodes, gpus in parts):
             return False
         for part in parts:
@@ -220,8 +217,7 @@ class _Ends:
         """Return in how many seconds `size` GPUs of a type are free; inf: never."""
         found = self._known.get((gpu_type, size))
         if found is None:
-            found = math.inf
-            missing = size
+            found, missing = math.inf, size
             for in_s, gpus in self._pools[gpu_type]:
                 missing -= gpus
                 if missing <= 0:
@@ -238,8 +234,7 @@ class _Ends:
             taken += 1
         pool[:taken] = [(pool[taken - 1][0], -missing)] if missing else []
         insort(pool, (end_s, size))
-        for known in [key for key in self._known if key[0] == gpu_type]:
-            del self._known[known]
+        self._known = {key: in_s for key, in_s in self._known.items() if key[0] != gpu_type}
 
 
 @dataclass(slots=True)
