@@ -30,7 +30,7 @@ log = logging.getLogger("hadard")
 _POLL_S = 0.1
 # Allocations before Python's garbage collector runs. A snapshot of thousands of jobs allocates many
 # objects at once, none of them garbage: at the default of 700, collection took a sixth of its time.
-COLLECT_AFTER = 5_000
+COLLECT_AFTER = 50_000
 
 
 def main(words: Sequence[str] | None = None, world: World | None = None) -> int:

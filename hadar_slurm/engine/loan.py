@@ -24,7 +24,7 @@ def joined(one: tuple[NodeName, ...], other: tuple[NodeName, ...]) -> tuple[Node
 
 def _is_same(one: object, other: object) -> bool:
     """Compare values; node lists in any order."""
-    if one is not other and isinstance(one, tuple) and isinstance(other, tuple):
+    if one is not other and isinstance(one, tuple) and isinstance(other, tuple) and one and other:
         return as_set(one) == as_set(other)
     return one == other
 
@@ -52,8 +52,8 @@ class Loan(Generic[T]):
     @property
     def is_lent(self) -> bool:
         """Whether Slurm may show another value than the owner's."""
-        is_owners = (_is_same(value, self.owners) for value in (self.ours, self.former))
-        return not (self.is_kept or all(is_owners))
+        is_owners = _is_same(self.ours, self.owners) and _is_same(self.former, self.owners)
+        return not (self.is_kept or is_owners)
 
     @property
     def is_set(self) -> bool:

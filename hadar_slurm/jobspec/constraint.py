@@ -10,10 +10,10 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
-from itertools import product
+from itertools import groupby, product
 from math import prod
 
-from hadar_slurm.core.cluster import NodeName
+from hadar_slurm.core.cluster import NodeName, naturally_sorted
 from hadar_slurm.errors import JobSpecError, SlurmOutputError
 
 Allows = Callable[[Collection[str]], bool]
@@ -21,8 +21,8 @@ Allows = Callable[[Collection[str]], bool]
 _TOKEN = re.compile(r"\s*([&|,()\[\]*]|[^&|,()\[\]*\s]+)")
 # Parentheses within parentheses take stack.
 _MOST_TOKENS = 200
-# Slurm keeps numbers of nodes in 64 bits; longer ones are no numbers to `fold`.
-_NUMBERED = re.compile(r"(.*?)([0-9]{1,9})", re.DOTALL)
+# Slurm keeps numbers of nodes in 64 bits; longer ones are no numbers to `fold`, nor their ends.
+_NUMBERED = re.compile(r"(.*\D)([0-9]{1,9})", re.DOTALL)
 _PART = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 _LIST = re.compile(rf"{_PART.pattern}(?:,{_PART.pattern})*")
 _PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
@@ -85,31 +85,32 @@ def _operand(tokens: list[str], text: str, num_nodes: int) -> tuple[Allows, list
     return found, rest
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def fold(nodes: tuple[NodeName, ...]) -> str:
     """Return a host list of these nodes that Slurm reads as exactly these."""
     numbers: defaultdict[str, set[str]] = defaultdict(set)
-    for name in nodes:
-        match = _NUMBERED.fullmatch(name)
-        # A prefix that ends with a digit is that of a longer number.
-        is_plain = match is None or not match[1] or match[1][-1].isdigit()
-        prefix, number = (name, "") if match is None or is_plain else match.groups()
+    for prefix, number in map(_parts, nodes):
         numbers[prefix].add(number)
     return ",".join(_named(prefix, found) for prefix, found in sorted(numbers.items()))
+
+
+@lru_cache(maxsize=1 << 16)
+def _parts(name: NodeName) -> tuple[str, str]:
+    """Return the prefix of a name and the number after it; empty if it stands for itself."""
+    match = _NUMBERED.fullmatch(name)
+    return (match[1], match[2]) if match else (name, "")
 
 
 def _named(prefix: str, numbers: set[str]) -> str:
     """Return the list of the names with this prefix; all numbers of a range have as many digits."""
     if len(numbers) == 1 or "" in numbers:
         return ",".join(prefix + number for number in sorted(numbers))
-    ranges: list[list[str]] = []
-    for number in sorted(numbers, key=lambda text: (len(text), text)):
-        last = ranges[-1][-1] if ranges else ""
-        if len(last) == len(number) and int(last) + 1 == int(number):
-            ranges[-1][1:] = [number]
-        else:
-            ranges.append([number])
-    return f"{prefix}[{','.join(map('-'.join, ranges))}]"
+    # Of numbers in a row the difference to their places is the same.
+    places = enumerate(naturally_sorted(numbers))
+    runs = groupby(places, lambda pair: (len(pair[1]), int(pair[1]) - pair[0]))
+    found = ([number for _, number in run] for _, run in runs)
+    ranges = (run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in found)
+    return f"{prefix}[{','.join(ranges)}]"
 
 
 @lru_cache(maxsize=4096)

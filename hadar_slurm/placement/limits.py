@@ -28,14 +28,16 @@ def limits(
     found: dict[JobId, Limit] = {}
     # Thousands of jobs differ in a few keys only.
     known: dict[object, tuple[NodeName, ...]] = {}
+    names = [node.name for node in cluster.nodes]
     for job in jobs:
         if job.job_id in free:
             found[job.job_id] = Limit(excluded=_impossible(job, cluster))
             continue
         if gang := named.get(job.job_id):
             aimed = frozenset(gang.gpus_by_node)
-            others = known.get(aimed) or tuple(n.name for n in cluster.nodes if n.name not in aimed)
-            found[job.job_id] = Limit(known.setdefault(aimed, others), tuple(gang.gpus_by_node))
+            if aimed not in known:
+                known[aimed] = tuple([name for name in names if name not in aimed])
+            found[job.job_id] = Limit(known[aimed], tuple(gang.gpus_by_node))
             continue
         key = (job.spec.throughputs, job.spec.shapes, job.allowed_nodes, job.bound_type)
         if key not in known:

@@ -30,8 +30,8 @@ LIMITS = {
     "calls with more than 4 positional arguments": 99,
     "keys of hadar.yaml": 37,
     "modules that hadard loads": 128,
-    "lines that hadard loads": 17_914,
-    "lines that hadard has loaded after a round of steer": 20_271,
+    "lines that hadard loads": 17_912,
+    "lines that hadard has loaded after a round of steer": 20_032,
 }
 MOST_LINES_OF_SLURM = 8_088
 

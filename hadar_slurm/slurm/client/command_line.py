@@ -199,7 +199,7 @@ def _fault(change: Update, line: Sequence[str], said: str, before: str) -> Slurm
     array, _, task = map(re.escape, change.job.partition("_"))
     # Slurm 26.05 writes 7_[3] of task 7_3, and names tasks of which it refuses what 7 was to get.
     job = rf"{array}_\[?{task}\]?" if task else rf"{array}(_\S+)?"
-    names = re.compile(rf"{_REFUSES}|.*\b(for job|job ID) {job}\b|{job}: ")
+    names = rf"{_REFUSES}|.*\b(for job|job ID) {job}\b|{job}: "
     text = "; ".join(words)
-    is_fault = any(map(names.match, words)) or is_unreachable(text)
+    is_fault = any(re.match(names, each) for each in words) or is_unreachable(text)
     return fault_of(f"scontrol {' '.join(line)}: {text}", text) if is_fault else None

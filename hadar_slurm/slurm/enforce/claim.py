@@ -187,8 +187,8 @@ class Claim:
     def has_changed(self, row: QueueRow) -> bool:
         """Return whether hadard holds, has pinned, has cleared or steers a pending job."""
         is_changed = self.holds or self.has_cleared(row) or self.pins(row.requested_nodes)
-        is_marked = row.mark != "" and with_mark(row.comment, row.mark, {}) is not None
-        is_changed |= self.steers or (is_marked and self.own is not None)
+        is_ours = row.mark != "" and self.own is not None
+        is_changed |= self.steers or (is_ours and with_mark(row.comment, row.mark, {}) is not None)
         return row.state == "PENDING" and is_changed
 
     def keeps_nice_only(self, row: QueueRow) -> bool:

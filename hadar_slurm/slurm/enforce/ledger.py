@@ -115,8 +115,8 @@ class Ledger:
     ) -> tuple[NodeName, ...]:
         """Return the owner's part of the nodes that Slurm shows a job to exclude; None: unknown."""
         claim, known = self[row.key], self._owners.get(row.key)
-        facts = claim, shown, row.comment, self.was_read
-        if known is None or not all(map(_is_known, known[0], facts)):
+        facts = claim, claim.excluded.past, shown, row.comment, self.was_read
+        if known is None or known[0] != facts:
             known = self._owners[row.key] = facts, self._owners_part(row, shown)
         return known[1]
 
@@ -185,9 +185,8 @@ class Ledger:
         """Leave to the owners of waiting jobs what they have changed since hadard did."""
         # Of a lost ledger, what the jobs' marks say of it.
         found = {} if self.was_read else from_marks(state, self._claims)
-        for job, claim in self._claims.items():
-            row = state.queue.get(job)
-            if row is None or row.state != "PENDING" or not claim.steers:
+        for job, row in state.queue.items():
+            if row.state != "PENDING" or not (claim := self[job]).steers:
                 continue
             if (after := claim.seen(state.shown(job))) is not claim:
                 found[job] = transition(claim, Event(kind=Kind.EDITED, row=row, claim=after))[0]
@@ -221,14 +220,10 @@ class Ledger:
         """Carry out events and heed the answers: claims of refused updates are again as before."""
         before = {job: self[job] for job in events}
         faults = self.carry_out(slurm, events, must_be_written=must_be_written)
-        for job, event in events.items():
-            if job not in faults:
-                self._claims[job], _ = transition(self[job], replace(event, kind=Kind.DONE))
-        refused = {
-            job: replace(events[job], kind=Kind.REFUSED, claim=before[job])
-            for job, fault in faults.items()
-            if isinstance(fault, SlurmRefused)
-        }
+        done = {k: replace(event, kind=Kind.DONE) for k, event in events.items() if k not in faults}
+        self._claims |= {job: transition(self[job], event)[0] for job, event in done.items()}
+        lost = [job for job, fault in faults.items() if isinstance(fault, SlurmRefused)]
+        refused = {k: replace(events[k], kind=Kind.REFUSED, claim=before[k]) for k in lost}
         self.intend(refused, must_be_written=must_be_written)
         return faults
 
@@ -242,12 +237,19 @@ class Ledger:
         after = {job: transition(self[job], event) for job, event in events.items()}
         claims = {job: claim for job, (claim, _) in after.items()}
         try:
-            self.note(claims)
+            if _differing(claims, self._written):
+                self._write(claims)
         except LedgerError:
             if must_be_written:
                 raise
-            self._claims |= claims
+        self._claims |= claims
         return {job: updates for job, (_, updates) in after.items()}
+
+    def announce(self, events: Mapping[JobId, Event]) -> None:
+        """Record what is about to be done in parts, of which each then writes what differs."""
+        before = {job: self[job] for job in events}
+        self.intend(events)
+        self._claims |= before
 
     def note(self, claims: Mapping[JobId, Claim]) -> None:
         """Record claims, and what was seen; raises LedgerError where it cannot."""
@@ -313,11 +315,6 @@ class Ledger:
         if self.fault:
             with suppress(LedgerError):
                 self._write({})
-
-
-def _is_known(one: object, other: object) -> bool:
-    """Return whether two values are the same object, or equal texts."""
-    return one is other or (isinstance(one, str) and one == other)
 
 
 def _differing(claims: Mapping[JobId, Claim], others: Mapping[JobId, Claim]) -> dict[JobId, Claim]:

@@ -43,7 +43,6 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.enforce.claim import Claim
 from hadar_slurm.slurm.enforce.disposition import waits_for_gpus
-from hadar_slurm.slurm.enforce.restore import restore_jobs
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
 from hadar_slurm.slurm.strategies.hold import Pinning
 
@@ -149,17 +148,21 @@ class Steering(Pinning):
             max((row.priority for row in pending), default=0),
         )
         self._same.clear()
-        due = [k for k in order if self._event_of(self._now.queue[k], wanted[k], nice.get(k))]
+        due = {r.key: e for r in rows if (e := self._event_of(r, wanted[r.key], nice.get(r.key)))}
         left = [job for job in others if self.ledger[job].steers][:most]
         most -= len(left)
-        faults: dict[JobId, str | SlurmError] = dict.fromkeys([*others, *due[most:]], _LATER)
-        todo = due[:most]
+        faults: dict[JobId, str | SlurmError] = dict.fromkeys([*others, *[*due][most:]], _LATER)
+        todo = [*due][:most]
         try:
             if left:
+                from hadar_slurm.slurm.enforce.restore import restore_jobs
+
                 restore_jobs(self.slurm, self.ledger, self._now.queue, left)
-            for some in in_parts(due[:most], at_once(self.slurm.rpcs_per_s)):
+            self.ledger.announce({job: due[job] for job in todo})
+            for some in in_parts(todo, at_once(self.slurm.rpcs_per_s)):
                 faults |= self._change(some, wanted, nice)
                 del todo[: len(some)]
+            self.ledger.note({})
         except (SlurmError, LedgerError) as error:
             log.warning("%s", error)
             faults |= dict.fromkeys(todo, str(error))

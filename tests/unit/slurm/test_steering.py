@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import a_cluster, a_gang, a_job, a_queue_row, some_rates
@@ -20,6 +21,7 @@ from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Action, Start, Status, Stop
 from hadar_slurm.engine.gaps import gapped
+from hadar_slurm.engine.rate_limit import AT_ONCE
 from hadar_slurm.errors import SlurmError, SlurmUnavailable
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 from hadar_slurm.jobspec.comment import encode
@@ -1027,3 +1029,53 @@ def test_what_is_lent_is_given_back_but_for_nodes_that_have_left_slurm(tmp_path:
     del site.slurm.nodes["n3"]
     assert site.release_all() == [""]
     assert job.excluded == ("n4",)
+
+
+def test_a_round_writes_the_ledger_a_few_times_however_many_jobs_it_changes(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is about to be done is recorded once, though jobs are changed in parts."""
+    site.slurm.reserved = {"n1", "n2"}
+    jobs = [site.submit() for _ in range(3 * AT_ONCE)]
+    site.backend.observe()
+    written = []
+    replace_file = Ledger._replace
+    monkeypatch.setattr(
+        Ledger, "_replace", lambda *given: (written.append(len(given[1])), replace_file(*given))
+    )
+    site.backend.apply([])
+    assert all(job.excluded for job in jobs)
+    assert len(written) <= 3
+    assert written[-1] == len(jobs)
+
+
+@pytest.mark.parametrize("is_edited", [False, True])
+def test_a_hadard_that_dies_before_it_sends_what_it_has_recorded_harms_no_job(
+    site: Site, monkeypatch: pytest.MonkeyPatch, is_edited: bool
+) -> None:
+    """The next one, or `hadar release`, finds the owners' values where nothing was sent."""
+    site.slurm.reserved = {"n1", "n2"}
+    jobs = [site.submit() for _ in range(2 * AT_ONCE)]
+    site.backend.observe()
+    attempt = Ledger.attempt
+
+    def dies(ledger: Ledger, *given: Any, **more: Any) -> dict[JobId, SlurmError]:
+        if any(job.excluded for job in jobs):
+            raise KeyboardInterrupt
+        return attempt(ledger, *given, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "attempt", dies)
+        with pytest.raises(KeyboardInterrupt):
+            site.backend.apply([])
+    unsent = [job for job in jobs if not job.excluded]
+    assert len(unsent) == AT_ONCE
+    assert len([*Ledger(site.directory / FILE_NAME)]) == len(jobs)
+    if is_edited:
+        unsent[0].excluded = ("n1",)
+        site.backend = site.new_backend()
+        site.apply()
+        assert unsent[0].excluded == ("n1",)
+        assert all(job.excluded for job in unsent)
+    assert set(site.release_all()) <= {""}
+    assert [job.excluded for job in jobs if job.excluded] == [("n1",)] * is_edited
