@@ -5,9 +5,10 @@
     python benchmarks/field.py --write-only    # no runs: write the page from what is there
 
 Traces are read from `--data`, by default ../shared/data beside the checkout. What came of a run
-lies in `--work` and is not made again; delete it after a change of the policy. The page also shows
-what `benchmarks/hare.py` and `benchmarks/sampling.py` printed, if that is in hare.md and
-sampling.md there.
+lies in `--work` and is not made again; delete it after a change of the policy. A section of which a
+run is missing there stays as the page has it, and so do those with what `benchmarks/hare.py` and
+`benchmarks/sampling.py` printed, unless that is in hare.md and sampling.md there. Each section says
+when it was made.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +30,7 @@ from hadar_slurm.lab.policies.predicting import Predicting
 from hadar_slurm.lab.study.bounds import bounds
 from hadar_slurm.lab.study.compare import FORKING
 from hadar_slurm.lab.study.experiment import forked, run_experiment
+from hadar_slurm.lab.study.gains.pairs import PLAIN_SLURMS
 from hadar_slurm.lab.traces.restart import parse_restart_costs
 from hadar_slurm.policies.registry import make_policy
 
@@ -67,11 +69,15 @@ CLASSES = (
         ("sampling", "hadare"),
     ),
     Class(
-        "Epochs or time limits known",
-        "`e-las` knows what share of its epochs a job has done; `slurm` has time limits, written "
-        "by a user who does not know on which GPUs the job will train.",
-        ("e-las", "slurm"),
+        "Plain Slurm",
+        "What a real slurmctld does, with users who choose types in four ways "
+        "([policies.md](../../docs/policies.md#slurm)). It has time limits, which are exact here: "
+        "the time on the slowest type that the job may have. Jobs of these traces have no users, "
+        "so that age decides on the priority. What `hadar` gains and loses beside it, with and "
+        "without moves, is in [full.md](full.md#beside-plain-slurm).",
+        PLAIN_SLURMS,
     ),
+    Class("Epochs known", "`e-las` knows what share of its epochs a job has done.", ("e-las",)),
     Class(
         "Sizes not known",
         "`hlas` and `gavel-max-min` know speeds, `las` and `gavel-fifo` which type is the faster, "
@@ -111,7 +117,8 @@ def play(data: Path, trace: str, policy: str, error: float) -> dict[str, Any]:
     is_forked = policy in FORKING
     if is_forked:
         specs = forked(specs, max_copies=len(nodes.nodes), aggregation_s=AGGREGATION_S)
-    found = run_experiment(specs, nodes, Predicting(make_policy(policy), error))
+    made = make_policy(policy)
+    found = run_experiment(specs, nodes, Predicting(made, error) if error else made)
     least = bounds(specs, nodes, counts_spread=True)
     times_s = {
         "ttd_h": found.ttd_s,
@@ -126,48 +133,79 @@ def play(data: Path, trace: str, policy: str, error: float) -> dict[str, Any]:
         "mean_ftf": found.mean_ftf,
         "moves": found.moves,
         "decision_ms": found.decision_ms_p50,
-        "made": datetime.now(UTC).date().isoformat(),
+        "made": _today(),
     }
 
 
 Found = Mapping[tuple[str, str, float], Mapping[str, Any]]
 
 
-def page(found: Found, work: Path) -> str:
-    """Return the text of benchmarks/results/field.md."""
-    made = sorted({str(record["made"]) for record in found.values()})
-    parts = [
-        "# The systems of the field, side by side",
-        wrapped(
-            "Each is a policy in the same simulator, on the same jobs and GPUs: 480 jobs on 20 "
-            "V100s, 20 P100s and 20 K80s, four to a node, in rounds of 360 s; a move costs 30 s. "
-            "hadar480_load90 has arrivals at 90 % of what the cluster could do, in "
-            "hadar480_static all jobs are there at once. Made by `python benchmarks/field.py`. "
-            "[policies.md](../../docs/policies.md) has every rule; most are reconstructions from "
-            "abstracts, so a figure here says what the idea does in our hands, not what its "
-            "authors' code would. Times are in hours, **bold** is the best of a column and group. "
-            "A bound is what no schedule could beat."
-        ),
+def page(found: Found, work: Path, kept: str = "") -> str:
+    """Return the text of benchmarks/results/field.md.
+
+    A section of which a run is missing is that of the page `kept`, where it has one.
+    """
+    old = {text.partition("\n")[0]: text for text in kept.split("\n## ")[1:]}
+    sections = [
+        f"## {title}\n\n{body}\n\n{_made(found, runs)}\n"
+        if title not in old or all(run in found for run in runs)
+        else f"## {old[title].rstrip()}\n"
+        for title, body, runs in _sections(found)
     ]
+    return "\n".join([_OPENING, *sections, *_printed(work, old)])
+
+
+_OPENING = f"""\
+# The systems of the field, side by side
+
+{
+    wrapped(
+        "Each is a policy in the same simulator, on the same jobs and GPUs: 480 jobs on 20 "
+        "V100s, 20 P100s and 20 K80s, four to a node, in rounds of 360 s; every job can move, for "
+        "30 s. hadar480_load90 has arrivals at 90 % of what the cluster could do, in "
+        "hadar480_static all jobs are there at once. One run each, without intervals: differences "
+        "of a few per cent are chance. Made by `python benchmarks/field.py`. "
+        "[policies.md](../../docs/policies.md) has every rule; most are reconstructions from "
+        "abstracts, so a figure here says what the idea does in our hands, not what its "
+        "authors' code would. Times are in hours, **bold** is the best of a column and group. "
+        "A bound is what no schedule could beat."
+    )
+}
+"""
+
+
+def _sections(found: Found) -> Iterator[tuple[str, str, list[tuple[str, str, float]]]]:
+    """Yield heading, text and runs of each section."""
+    exact = [(trace, policy, 0.0) for trace, policy, error in cells() if not error]
     for group in CLASSES:
-        parts += [f"## {group.title}", wrapped(group.words)]
-        parts += [_table(found, trace, group.policies) for trace in TRACES]
-    parts += [
-        "## When sizes are predicted",
-        wrapped(
-            "Mean JCT in hours when each job's steps are off by up to this error, evenly spread on "
-            "both sides and the same for all policies (`lab/policies/predicting.py`). A job that "
-            "has passed its prediction is predicted to need twice as much."
-        ),
-        *(_predicted(found, trace) for trace in TRACES),
-        wrapped(_of_predictions(found)),
-        "## What their papers say",
-        wrapped(
-            "Figures from public abstracts and project pages, with ours of the same kind beside "
-            "them: on load90, then on static. They are of other clusters and jobs."
-        ),
-        _headlines(found),
-    ]
+        tables = [_table(found, trace, group.policies) for trace in TRACES]
+        runs = [run for run in exact if run[1] in group.policies]
+        yield group.title, "\n\n".join([wrapped(group.words), *tables]), runs
+    words = wrapped(
+        "Mean JCT in hours when each job's steps are off by up to this error, evenly spread on "
+        "both sides and the same for all policies (`lab/policies/predicting.py`). A job that "
+        "has passed its prediction is predicted to need twice as much."
+    )
+    tables = [_predicted(found, trace) for trace in TRACES]
+    text = "\n\n".join([words, *tables, wrapped(_of_predictions(found))])
+    predicted = [run for run in cells() if run[1] in (*PREDICTED, "hlas")]
+    yield "When sizes are predicted", text, predicted
+    words = wrapped(
+        "Figures from public abstracts and project pages, with ours of the same kind beside "
+        "them: on load90, then on static. They are of other clusters and jobs."
+    )
+    yield "What their papers say", f"{words}\n\n{_headlines(found)}", exact
+
+
+def _made(found: Found, runs: Iterable[tuple[str, str, float]]) -> str:
+    """Return when the runs were made."""
+    made = sorted(str(found[run]["made"]) for run in runs if run in found)
+    machine = f"{platform.machine()}, Python {platform.python_version()}"
+    return f"*Made {days(made)} on {machine}.*"
+
+
+def _printed(work: Path, old: Mapping[str, str]) -> Iterator[str]:
+    """Yield the sections with what other programs printed."""
     for name, title in (
         ("hare", "Hare's planner for tasks"),
         ("sampling", "Sampled categories against full enumeration"),
@@ -176,10 +214,16 @@ def page(found: Found, work: Path) -> str:
         if printed.exists():
             text = printed.read_text(encoding="utf-8").strip().replace("## ", "### ")
             lines = [line if "|" in line else wrapped(line) for line in text.split("\n")]
-            parts += [f"## {title}", f"`python benchmarks/{name}.py`:", "\n".join(lines)]
-    machine = f"{platform.machine()}, Python {platform.python_version()}"
-    parts.append(f"*Made {days(made)} on {machine}.*")
-    return "\n\n".join(parts) + "\n"
+            made = _made({(name, "", 0.0): {"made": _today()}}, [(name, "", 0.0)])
+            yield "\n".join(
+                [f"## {title}\n", f"`python benchmarks/{name}.py`:\n", *lines, "", made, ""]
+            )
+        elif title in old:
+            yield f"## {old[title].rstrip()}\n"
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
 
 
 _COLUMNS = (
@@ -331,7 +375,8 @@ def main() -> None:
             print(f"{trace} {policy} {error:g}: {record['mean_jct_h']:.2f} h", file=sys.stderr)
         if path.exists():
             found[trace, policy, error] = json.loads(path.read_text(encoding="utf-8"))
-    PAGE.write_text(page(found, options.work), encoding="utf-8")
+    kept = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    PAGE.write_text(page(found, options.work, kept), encoding="utf-8")
     print(f"wrote {PAGE}", file=sys.stderr)
 
 

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from beside_plain import compared, section
+
 from hadar_slurm.lab.study.summary import ComparableRuns, PolicyRecords, groups
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,6 +62,8 @@ class Part:
     has_peers: bool = False
     # Notes, such as a scenario's, instead of a table for each setting.
     has_notes: bool = False
+    # Whether hadar's gains and losses beside plain Slurm come first.
+    is_beside_plain: bool = False
 
 
 _CLUSTER = "--cluster 20xV100,20xP100,20xK80 --gpus-per-node 4"
@@ -67,14 +71,37 @@ _TABLE = "--throughputs {data}/gavel_simulation_throughputs.json"
 # hadar-paper solves an integer program a round, and hadare needs the settings of its own parts.
 _MOST = (
     "--policy hadar,gavel-max-min,gavel-makespan,gavel-max-sum,gavel-ftf,gavel-fifo,tiresias,"
-    "yarn-cs,srsf,las,slurm"
+    "yarn-cs,srsf,las"
 )
 
 _STATIC = f"{{data}}/hadar480_static.trace {_TABLE} {_CLUSTER}"
 _PRODUCTION = "{data}/elasticflow_cluster03.csv --cluster 80xV100,80xP100,80xK80 --gpus-per-node 8"
 _LARGE = f"generate:hadar15000 {_CLUSTER} --load 90 --policy"
 
+# hadar where nothing can move and where all can, and plain Slurm by how users choose types.
+_BESIDE = "--policy hadar,slurm,slurm:list,slurm:list:open,slurm:list:look --movable 0,100"
+
 PARTS: tuple[Part, ...] = (
+    Part(
+        "plain",
+        "Beside plain Slurm",
+        "Plain Slurm is what a real slurmctld does, with users who choose types in four ways "
+        "([policies.md](../../docs/policies.md#slurm)); the strongest counts, figure by figure. "
+        "Throughputs are known to both, to the users too. Jobs of these traces have no users, so "
+        "that age decides on the priority. In the first command they have no time limits either: "
+        "those of plain Slurm are then exact, the time on the slowest type that the job may have, "
+        "and hadar knows all sizes. In the second, limits are drawn, and hadar learns sizes from "
+        "the jobs that end. All tables with the former policy `slurm` (FIFO with one reservation, "
+        "no priorities, no choice of types) are without it since 2026-11-28.",
+        {
+            "plain": "{data}/hadar480_load90.trace {data}/hadar480_static.trace "
+            f"{{data}}/gavel480_static.trace {_TABLE} {_CLUSTER} {_BESIDE}",
+            "plain-limits": f"{{data}}/hadar480_load90.trace {_TABLE} {_CLUSTER} {_BESIDE} "
+            "--sizes learned --limits 5x,40% --seed 0,1",
+        },
+        columns=(*SHORT[:-1], "p99_jct_h", "max_wait_h", "moves", "killed", "killed_share"),
+        is_beside_plain=True,
+    ),
     Part(
         "peers",
         "Under Gavel's rules, beside Gavel's own simulator",
@@ -192,7 +219,7 @@ PARTS: tuple[Part, ...] = (
         "Thirty times the workload on the same cluster at 90 % load: what a simulation of this "
         "size takes.",
         {
-            "large": f"{_LARGE} hadar,srsf,tiresias,slurm",
+            "large": f"{_LARGE} hadar,srsf,tiresias",
             "large-gavel": f"{_LARGE} gavel-max-min",
         },
         columns=FULL,
@@ -259,6 +286,8 @@ def _part(part: Part, work: Path, data: str) -> str:
             lines += ["Not run yet.", ""]
             continue
         tree = json.loads(path.read_text(encoding="utf-8"))
+        if part.is_beside_plain:
+            lines += [*section(compared(tree["runs"], tree["gains"])), ""]
         if part.has_notes:
             for note in tree["notes"]:
                 lines += note_lines(note)

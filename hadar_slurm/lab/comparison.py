@@ -52,7 +52,7 @@ from hadar_slurm.lab.study.experiment import (
     ExperimentSettings,
     forked,
 )
-from hadar_slurm.lab.study.gains.pairs import PLAIN_SLURMS
+from hadar_slurm.lab.study.gains.pairs import PLAIN_SLURMS, plain_rows
 from hadar_slurm.lab.study.gains.verdict import gains_tree, judged, verdict
 from hadar_slurm.lab.study.report import Comparison
 from hadar_slurm.lab.study.scenarios import SCENARIOS, Overrides, Scenario
@@ -338,24 +338,24 @@ def comparison_of(
 ) -> Comparison:
     """Return the content of the report; `cells` have the assumed ratios of GPU types."""
     found = groups(records)
-    judgement = judged(found)
-    comparison = Comparison(
-        "Policies compared",
-        command,
-        records,
-        found,
-        series=load_series(found),
-        verdict=verdict(judgement),
-        tree={"gains": gains_tree(judgement)},
-    )
+    comparison = Comparison("Policies compared", command, records, found, series=load_series(found))
     if scenario:
-        notes, series = scenario.notes(found), scenario.series(found)
-        drawn = scenario.num_plotted, scenario.charted
-        comparison = Comparison(
-            scenario.title, command, records, found, notes, series, *drawn, scenario.tree(found)
-        )
         # Its tables are in its notes.
-        comparison = replace(comparison, notes=(*killed_notes(found), *notes))
+        comparison = Comparison(
+            scenario.title,
+            command,
+            records,
+            found,
+            (*killed_notes(found), *scenario.notes(found)),
+            scenario.series(found),
+            scenario.num_plotted,
+            scenario.charted,
+            scenario.tree(found),
+        )
+    if not scenario or any(map(plain_rows, found)):
+        judgement = judged(found)
+        tree = {**comparison.tree, "gains": gains_tree(judgement)}
+        comparison = replace(comparison, verdict=verdict(judgement), tree=tree)
     speeds = {cell.workload.name: cell.workload.speeds for cell in cells}
     assumed = [note for name, each in speeds.items() if (note := speeds_note(each, name))]
     comparison = replace(

@@ -16,13 +16,14 @@ from statistics import geometric_mean
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.lab.study.compare import Cell, ClusterWorkload, StudyWorkload, scale_to_load
 from hadar_slurm.lab.study.experiment import ORACLE, ExperimentSettings
+from hadar_slurm.lab.study.gains.pairs import PLAIN_SLURMS
 from hadar_slurm.lab.study.summary import Column, ComparableRuns, Matrix, Note
 from hadar_slurm.lab.traces.cluster import parse_cluster
 from hadar_slurm.lab.traces.workload import GENERATORS, generate
 
 PEERS = ("srsf", "hlas", "las", "gavel-max-min")
 JUDGED = ("hadar",)
-POLICIES = (*JUDGED, *PEERS, "slurm")
+POLICIES = (*JUDGED, *PEERS, *PLAIN_SLURMS)
 LOADS, SEEDS, NUM_JOBS = (70.0, 90.0), (0, 1), 480
 CLUSTER, _GPUS_PER_NODE = "20xV100,20xP100,20xK80", 4
 # Arrivals are scaled to the load; only the proportions of their gaps matter.

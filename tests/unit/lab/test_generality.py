@@ -14,6 +14,7 @@ from hadar_slurm.jobspec.throughput_table import parse_table
 from hadar_slurm.lab.comparison import comparison_of
 from hadar_slurm.lab.study import generality
 from hadar_slurm.lab.study.compare import ClusterWorkload, Record, StudyWorkload
+from hadar_slurm.lab.study.gains.pairs import PLAIN_SLURMS
 from hadar_slurm.lab.study.generality import all_ratios, judged_policies, notes, tree
 from hadar_slurm.lab.study.scenarios import SCENARIOS, Overrides
 from hadar_slurm.lab.study.summary import groups
@@ -234,10 +235,10 @@ def test_without_a_peer_the_note_says_what_is_missing() -> None:
 
 
 def test_every_generator_is_a_family() -> None:
-    """Two loads and two seeds of each generator, under seven policies, scaled to the load."""
+    """Two loads and two seeds of each generator, under all policies, scaled to the load."""
     cells = SCENARIOS["generality"].cells(Overrides(first=60), a_table())
     policies = list(dict.fromkeys(cell.policy for cell in cells))
-    assert policies == ["hadar", "srsf", "hlas", "las", "gavel-max-min", "slurm"]
+    assert policies == ["hadar", "srsf", "hlas", "las", "gavel-max-min", *PLAIN_SLURMS]
     labels = [cell.labels for cell in cells if cell.policy == "srsf"]
     assert [(label["family"], label["load"], label["seed"]) for label in labels] == [
         (family, load, seed) for family in GENERATORS for load in (70.0, 90.0) for seed in (0, 1)
@@ -291,3 +292,17 @@ def test_jobs_ended_by_their_limits_are_told_first_and_by_workload() -> None:
     assert comparison.notes[0].table[1][1:] == ("2.0 (50.0 %)", "0.0 (0.0 %)")
     found = json.loads(json.dumps(comparison.tree))["generality"]["workloads"]
     assert [each["killed"] for each in found] == [{"hadar": 2.0, "srsf": 0.0}]
+
+
+def test_the_gain_over_plain_slurm_is_said_first() -> None:
+    """Of all workloads together, and of each in the JSON; without plain Slurm nothing is said."""
+    scenario = SCENARIOS["generality"]
+    comparison = comparison_of(some_records(), scenario, "c", has_pictures=False)
+    first = comparison.verdict[0]
+    assert first.startswith("With all sizes known and every job movable, hadar would shorten")
+    assert "between 62 and 90 % in 2 runs" in first
+    found = json.loads(json.dumps(comparison.tree))["gains"]
+    assert [round(each["gain"], 3) for each in found] == [0.625, 0.9]
+    others = [record for record in some_records() if record["policy"] != "slurm"]
+    alone = comparison_of(others, scenario, "c", has_pictures=False)
+    assert (alone.verdict, "gains" in alone.tree) == ((), False)
