@@ -1,8 +1,11 @@
 """The documents agree with the code."""
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from fakes import policy_page
 
@@ -79,3 +82,110 @@ def test_every_option_of_the_commands_is_documented() -> None:
     page = (ROOT / "docs" / "hadar-sbatch.md").read_text(encoding="utf-8")
     assert [option for option in ours if option not in USAGE] == []
     assert [option for option in ours if f"| `{option}" not in page] == []
+
+
+# The documents that promise something.
+PROMISES = ("README.md", "docs/users.md", "docs/results.md")
+GAIN = re.compile(
+    r"[0-9] %[^.|]*?\b(shorter|longer|sooner|faster|less|more|gains?)\b|\bgains? [^.|]*[0-9] %"
+)
+# What has to stand beside a gain, in its paragraph or list item.
+BESIDE_A_GAIN = {
+    "the opponent": r"plain Slurm|Gavel|`(srsf|las|hlas|slurm|gavel|sia)[a-z_:-]*`|best peer",
+    "what was known": r"\b(known|learned|sees?|knows?)\b",
+    "what could move": r"\b(movable|migrates?|migrated|moves?)\b",
+    "runs or an interval": r"\bruns?\b|\binterval|\bseeds\b",
+}
+
+
+def without(text: str) -> list[tuple[str, str]]:
+    """Return the paragraphs with a gain that leave out what has to stand beside it, with what."""
+    return [
+        (paragraph, name)
+        for paragraph in paragraphs(text)
+        if GAIN.search(paragraph)
+        for name, words in BESIDE_A_GAIN.items()
+        if not re.search(words, paragraph)
+    ]
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """Yield paragraphs and list items, each in one line; no tables, headings or code."""
+    prose = re.sub(r"(?ms)^```.*?^```$", "", text)
+    for block in re.split(r"\n\s*\n|\n(?=\* )", prose):
+        if not block.lstrip().startswith(("|", "#")):
+            yield " ".join(block.split())
+
+
+@pytest.mark.parametrize("name", PROMISES)
+def test_a_gain_stands_beside_its_opponent_and_its_conditions(name: str) -> None:
+    """With what was known, what could move, and the number of runs or an interval."""
+    assert without((ROOT / name).read_text(encoding="utf-8")) == []
+
+
+def test_a_gain_without_its_conditions_is_found() -> None:
+    """Whichever of them is left out of the README's paragraph on the first day."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (first_day,) = (part for part in paragraphs(readme) if part.startswith("On the first day"))
+    assert GAIN.search(first_day)
+    for name, words in BESIDE_A_GAIN.items():
+        assert [what for _, what in without(re.sub(words, "", first_day))] == [name]
+
+
+def gains_of_a_site() -> dict[tuple[str, str], tuple[float, float, float]]:
+    """Return gain and interval of site_gains.md, by what is known of sizes and can move."""
+    page = (ROOT / "benchmarks" / "results" / "site_gains.md").read_text(encoding="utf-8")
+    table = page.partition("## Beside the strongest plain Slurm")[2].partition("\n## ")[0]
+    row = r"^\| ([a-z ]+) \| (\d+) % \| (-?\d+) % \| (-?\d+) to (-?\d+) % \|"
+    found = re.findall(row, table, re.MULTILINE)
+    return {(known, share): (float(a), float(b), float(c)) for known, share, a, b, c in found}
+
+
+def test_the_gains_of_a_site_are_those_of_their_page() -> None:
+    """README.md and docs/results.md have each figure as benchmarks/results/site_gains.md has it."""
+    gains = gains_of_a_site()
+    assert len(gains) == 9
+
+    def said(known: str) -> tuple[str, str]:
+        gain, least, most = gains[known, "0"]
+        return f"{abs(gain):.0f} % {'shorter' if gain > 0 else 'longer'}", (
+            f"{-least:.0f} % longer to {most:.0f} % shorter"
+            if most > 0
+            else f"{-most:.0f} to {-least:.0f} % longer"
+        )
+
+    def moved(share: str) -> str:
+        rows = [gains[known, share] for known in ("nothing", "time limits", "history")]
+        least, most = (f(row[0] for row in rows) for f in (min, max))
+        low, high = min(row[1] for row in rows), max(row[2] for row in rows)
+        return f"{least:.0f} to {most:.0f} % shorter ({low:.0f} to {high:.0f} %"
+
+    wanted = {
+        "README.md": [*said("history"), *said("nothing"), moved("30")],
+        "docs/results.md": [
+            *said("nothing"), *said("time limits"), *said("history"), moved("30"),
+            moved("100").replace(" shorter", ""),
+        ],
+    }  # fmt: skip
+    for name, figures in wanted.items():
+        text = " ".join((ROOT / name).read_text(encoding="utf-8").split())
+        assert [figure for figure in figures if figure not in text] == []
+
+
+def test_what_a_step_gains_is_that_of_its_table() -> None:
+    """docs/users.md: each step beside users who look and who leave the type open, of both sizes."""
+    page = (ROOT / "docs" / "users.md").read_text(encoding="utf-8")
+    part = page.partition("## What each step gains")[2].partition("\n## ")[0]
+    found = re.findall(
+        r"^\| ([^|]*) \| ([\d.]+) h \| [\d.]+ h \| ([\d.]+) h \|", part, re.MULTILINE
+    )
+    rows = [(float(few), float(many)) for _, few, many in found]
+    left_open, look, placed, moved = rows
+
+    def change(ours: tuple[float, float], theirs: tuple[float, float]) -> str:
+        least, most = sorted(round(100 * abs(1 - a / b)) for a, b in zip(ours, theirs, strict=True))
+        return f"{least} to {most} % {'shorter' if ours < theirs else 'longer'} than"
+
+    text = " ".join(part.split())
+    wanted = [change(placed, look), change(placed, left_open), change(moved, look)]
+    assert [words for words in wanted if words not in text] == []
