@@ -33,7 +33,8 @@ def main() -> None:
     gather = commands.add_parser("gather", help="put recordings into the file of results")
     gather.add_argument("directory", type=Path)
     gather.add_argument("--steered", action="store_true", help="they are plays under hadard")
-    commands.add_parser("judge", help="simulate what was played, and write the page")
+    judging = commands.add_parser("judge", help="simulate what was played, and write the page")
+    judging.add_argument("names", nargs="*", metavar="NAME", help="others stay as recorded")
     commands.add_parser("gains", help="simulate what was played steered; write its section")
     commands.add_parser("histories", help="compare plays as histories; write their section")
     given = parser.parse_args()
@@ -103,14 +104,20 @@ def put_together(given: argparse.Namespace) -> None:
 
 
 def judge_all(given: argparse.Namespace) -> None:
-    """Simulate all recorded lists, and write the page and the record."""
+    """Simulate the lists that were played, or those named, and write the page and the record."""
     from slurm_fidelity.jobs import read_lists, read_plays
     from slurm_fidelity.judging import judge
-    from slurm_fidelity.page import page, record
+    from slurm_fidelity.page import page, record, recorded
 
-    judged = judge(read_lists(LISTS), read_plays(PLAYS))
-    plays = sorted(play.made for play in read_plays(PLAYS))
-    about = f"Played on {plays[0][:10]} on two cores, beside other work"
+    lists, played = read_lists(LISTS), read_plays(PLAYS)
+    named = [play for play in played if not given.names or play.list in given.names]
+    judged = judge(lists, named)
+    if given.names:
+        others = {name: jobs for name, jobs in lists.items() if name not in given.names}
+        judged += recorded(json.loads(JUDGED.read_text(encoding="utf-8")), others, played)
+    made = sorted(play.made[:10] for play in played)
+    days = " to ".join(dict.fromkeys([made[0], made[-1]]))
+    about = f"Played on {days} on two cores, beside other work"
     tree = record(judged, about)
     JUDGED.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
     _write_page(page(judged, about))

@@ -38,7 +38,8 @@ class ListedJob:
     nodes: int
     seconds: Mapping[str, tuple[float, float]]
     limit_min: int
-    # Of its partition; where the list preempts, jobs of a higher tier have those of lower requeued.
+    # Of its partition or QOS; where the list preempts, jobs of a higher tier have those of lower
+    # ones requeued.
     tier: int = 0
 
     def lasts_s(self, gpu_types: Mapping[str, object] | set[str], *, is_spread: bool) -> float:
@@ -64,6 +65,9 @@ class JobList:
     # Minutes of real time, as bf_window is.
     bf_window_min: int = 10_080
     preempts: bool = False
+    # Whether tiers are QOS of a priority, and not partitions; and PriorityWeightQOS.
+    has_qos: bool = False
+    weight_qos: int = 0
     # Whether the rules of the simulated Slurm may be changed because of this list.
     is_for_tuning: bool = False
 

@@ -108,4 +108,20 @@ _MAKERS: Mapping[str, _Maker] = {
         ),
         form="nodes", preempts=True,
     ),
+    "preempted-qos": _kind(
+        "a quarter of the jobs of a QOS that preempts, first in, first out",
+        _drawn(
+            _PREEMPTED, gap_h=0.06, number=70, median_h=2.0, longest_h=6.0, compression=200,
+            urgent=0.25,
+        ),
+        form="nodes", preempts=True, has_qos=True,
+    ),
+    "priority-qos": _kind(
+        "a quarter of the jobs of a QOS with priority, five users",
+        _drawn(
+            _WITHIN, gap_h=0.065, number=100, median_h=2.2, longest_h=8.0, compression=280,
+            urgent=0.25,
+        ),
+        form="nodes", choice="open", fairshare="tree", has_qos=True, weight_qos=5_000,
+    ),
 }  # fmt: skip

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from statistics import mean
 from typing import Any
 
-from slurm_fidelity.compare import Difference, Summary, summary
+from slurm_fidelity.compare import Difference, Figures, Summary, summary
+from slurm_fidelity.jobs import JobList, Play
 from slurm_fidelity.judging import SEEDS, Judged
 
 _HOUR_S = 3600.0
@@ -53,8 +54,12 @@ _HOW = """\
   start later than now is tested; `release=` names the version to the policy. Both also plan later
   starts without node weights that `scontrol update` has set, so these are in slurm.conf here.
 * In `preempted` a partition of a higher PriorityTier has jobs of the other requeued
-  (`preempt/partition_prio`, REQUEUE); the policy takes partitions for QOS. A requeued job waits for
-  two minutes, which compressed are hours.
+  (`preempt/partition_prio`, REQUEUE); the policy takes partitions for QOS. In `preempted-qos` a QOS
+  has those of the other requeued (`preempt/qos`). A requeued job waits for two minutes, which
+  compressed are hours. In `priority-qos` a QOS counts for the priority, with half of fair share's
+  weight (PriorityWeightQOS), and preempts nothing. Fair tree divides a rank by the number of all
+  associations, here of five users and two without jobs, which the policy is told by a smaller
+  weight.
 * The rules are those of Slurm's source. Where plays led to one, it was a list that is marked
   *chosen on*; the others only judge. Of `killed`, `philly1`, `within`, `ef01`
   and `over-nodes-list` misses were looked at as well, and the comparison was mended, not the
@@ -64,7 +69,7 @@ _HOW = """\
 _LIMITS = """\
 ## What it does not show
 
-* QOS that preempt (only partitions do), PreemptMode=CANCEL, reservations, licences, CPUs and memory
+* PreemptMode=CANCEL and SUSPEND, QOS with limits, reservations, licences, CPUs and memory
   that run out before GPUs.
 * Windows of traces have 80 to 110 jobs; their durations are cut, and their clusters are smaller.
 * Slurm ends jobs beyond their limits every half minute: compressed, that is up to five hours.
@@ -232,3 +237,26 @@ def record(judged: Sequence[Judged], about: str) -> dict[str, Any]:
             for each in judged
         ],
     }
+
+
+def recorded(
+    tree: Mapping[str, Any], lists: Mapping[str, JobList], plays: Sequence[Play]
+) -> list[Judged]:
+    """Return what a record says of the lists that there are, as it was judged then."""
+    found = []
+    for each in tree["lists"]:
+        real = [play for play in plays if (play.list, play.slurm) == (each["list"], each["slurm"])]
+        if each["list"] in lists and real:
+            between, alike = each["between_real"], each["from_states"]
+            judged = Judged(
+                lists[each["list"]],
+                each["slurm"],
+                *(tuple(Figures(**f) for f in each[side]) for side in ("real", "simulated")),
+                Difference(**each["off"]),
+                Difference(**between) if between else None,
+                max(play.late_s for play in real),
+                max(play.load for play in real),
+                alike,
+            )
+            found.append(judged)
+    return found

@@ -21,7 +21,13 @@ from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.config import NodeShape
 from hadar_slurm.errors import HadarError
 from slurm_fidelity.jobs import MINUTE_S, JobList, ListedJob, Play, Run
-from slurm_fidelity.settings import CALC_PERIOD_MIN, sbatch_options, slurm_conf
+from slurm_fidelity.settings import (
+    CALC_PERIOD_MIN,
+    one_of_each_tier,
+    qos,
+    sbatch_options,
+    slurm_conf,
+)
 
 Say = Callable[[str], None]
 # Submits a job with these words of sbatch.
@@ -121,7 +127,7 @@ def _stage(jobs: JobList, say: Say) -> Iterator[_Stage]:
         with LocalCluster.up(
             base / "c",
             shapes,
-            accounting=counts_shares,
+            accounting=counts_shares or jobs.has_qos,
             timeout_s=180,
             slurmd_timeout_s=3000,
             settings=slurm_conf(jobs),
@@ -155,6 +161,8 @@ def _with_weights(cluster: LocalCluster, jobs: JobList) -> float:
         billing = "TRESBillingWeights=CPU=0,GRES/gpu=1"
         text = text.replace("PartitionName=main ", f"PartitionName=main {billing} ")
         _make_accounts(cluster, jobs)
+    if jobs.has_qos:
+        _make_qos(cluster, jobs)
     cluster.slurm_conf.write_text(text, encoding="utf-8")
     cluster.stop_controller()
     began_at = time.time()
@@ -177,6 +185,21 @@ def _make_accounts(cluster: LocalCluster, jobs: JobList) -> None:
         run(["sacctmgr", "--immediate", "add", "user", me, f"account={user}"])
     # slurmdbd sends them to slurmctld.
     time.sleep(1.0)
+
+
+def _make_qos(cluster: LocalCluster, jobs: JobList) -> None:
+    """Make a QOS for each tier, which preempts all lower ones, and let the user have them all.
+
+    slurmctld reads them when it starts again.
+    """
+    run = cluster.runner(timeout_s=60).run
+    me, lower = run(["id", "-un"]).strip(), ["normal"]
+    for job in one_of_each_tier(jobs):
+        name = qos(job)
+        preempt = [f"Preempt={','.join(lower)}"] * jobs.preempts
+        run(["sacctmgr", "--immediate", "add", "qos", name, f"Priority={job.tier}", *preempt])
+        run(["sacctmgr", "--immediate", "modify", "user", me, "set", f"qos+={name}"])
+        lower.append(name)
 
 
 def _submit(jobs: JobList, stage: _Stage, submit: Submit, say: Say) -> tuple[float, float]:

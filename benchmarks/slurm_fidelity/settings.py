@@ -5,6 +5,9 @@ from __future__ import annotations
 from slurm_fidelity.jobs import MINUTE_S, JobList, ListedJob
 
 WEIGHT_FAIRSHARE, WEIGHT_AGE = 10_000, 3_000
+# Fair tree divides a rank by the number of all associations, also of those without any job: here
+# root's and that of the cluster's first account.
+_IDLE_ASSOCIATIONS = 2
 # After a requeue a job waits for as long as its credential was valid, and a second.
 REQUEUE_DELAY_S = 121
 # Slurm's own unit of all three is the minute.
@@ -37,10 +40,12 @@ def slurm_conf(jobs: JobList) -> str:
         "KillWait=1",
     ]
     if jobs.preempts:
-        lines += ["PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE"]
+        preempt_type = "preempt/qos" if jobs.has_qos else "preempt/partition_prio"
+        lines += [f"PreemptType={preempt_type}", "PreemptMode=REQUEUE"]
+    if not jobs.has_qos:
         lines += [
             f"PartitionName={qos(job)} Nodes=ALL PriorityTier={job.tier + 1} MaxTime=INFINITE"
-            for job in _one_of_each_tier(jobs)
+            for job in one_of_each_tier(jobs)
         ]
     if jobs.fairshare == "no":
         return "\n".join([*lines, "PriorityType=priority/basic"]) + "\n"
@@ -52,6 +57,7 @@ def slurm_conf(jobs: JobList) -> str:
         f"PriorityDecayHalfLife={week_min(jobs)}",
         f"PriorityCalcPeriod={CALC_PERIOD_MIN}",
     ]
+    lines += [f"PriorityWeightQOS={jobs.weight_qos}"] * (jobs.weight_qos > 0)
     lines += ["PriorityFlags=NO_FAIR_TREE"] * (jobs.fairshare == "classic")
     return "\n".join(lines) + "\n"
 
@@ -74,10 +80,15 @@ def policy_name(jobs: JobList, *, slurm: str = "", looks_always: bool = False) -
     ]
     if slurm:
         words.append(f"release={'.'.join(slurm.split('.')[:2])}")
+    if tiers := "+".join(f"{qos(job)}={job.tier}" for job in one_of_each_tier(jobs)):
+        words.append(f"qos={tiers}")
     if jobs.preempts:
-        tiers = "+".join(f"{qos(job)}={job.tier}" for job in _one_of_each_tier(jobs))
-        words += [f"qos={tiers}", "preempt=requeue"]
-        words.append(f"requeue_delay={REQUEUE_DELAY_S * jobs.compression}s")
+        words += ["preempt=requeue", f"requeue_delay={REQUEUE_DELAY_S * jobs.compression}s"]
+    if jobs.weight_qos:
+        # Without QOS the order of the ranks decides, whatever they are divided by.
+        users = len({job.user for job in jobs.jobs})
+        share = round(WEIGHT_FAIRSHARE * users / (users + _IDLE_ASSOCIATIONS))
+        words += [f"weight_qos={jobs.weight_qos}", f"weight_fairshare={share}"]
     if jobs.fairshare == "no":
         words.append("weight_age=0")
     else:
@@ -90,11 +101,12 @@ def policy_name(jobs: JobList, *, slurm: str = "", looks_always: bool = False) -
 
 
 def qos(job: ListedJob) -> str:
-    """Return what the policy takes for the tier of the job's partition."""
+    """Return the name of the job's tier, of its partition or QOS; "" for the lowest."""
     return f"tier{job.tier}" if job.tier else ""
 
 
-def _one_of_each_tier(jobs: JobList) -> list[ListedJob]:
+def one_of_each_tier(jobs: JobList) -> list[ListedJob]:
+    """Return a job of each tier above the lowest, the lowest first."""
     found = {job.tier: job for job in jobs.jobs if job.tier}
     return [found[tier] for tier in sorted(found)]
 
@@ -103,7 +115,7 @@ def sbatch_options(job: ListedJob, jobs: JobList) -> list[str]:
     """Return what the job's user writes."""
     options = [f"--time={job.limit_min}"]
     if job.tier:
-        options.append(f"--partition={qos(job)}")
+        options.append(f"--{'qos' if jobs.has_qos else 'partition'}={qos(job)}")
     if jobs.form == "gpus":
         options.append(f"--gpus={job.gpus}")
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -103,6 +104,15 @@ def test_the_page_sets_the_lists_that_were_chosen_on_apart(fidelity: ModuleType)
         "all lists": 2, "judged only": 1, "chosen on": 1, "Slurm 22.05": 2, "two real plays": 2
     }  # fmt: skip
     assert "| other, chosen on | 22.05 |" in fidelity.page.page([one, two], "Made today")
+    kept = json.loads(json.dumps(fidelity.page.record([one, two], "Made today")))
+    plays = [a_play(fidelity, [0.0]), replace(a_play(fidelity, [0.0]), list="other")]
+    lists = {"some": one.jobs, "other": two.jobs}
+    again = fidelity.page.recorded(kept, lists, plays)
+    assert fidelity.page.parts(again) == {
+        name: ([replace(each, late_s=0.0, load=0.0) for each in half], part)
+        for name, (half, part) in parts.items()
+    }
+    assert fidelity.page.recorded(kept, {"some": one.jobs}, plays) == again[:1]
 
 
 def test_a_list_that_preempts_has_a_partition_for_each_tier(fidelity: ModuleType) -> None:
@@ -117,6 +127,30 @@ def test_a_list_that_preempts_has_a_partition_for_each_tier(fidelity: ModuleType
     name = fidelity.settings.policy_name(jobs, slurm="24.11.5")
     assert ":release=24.11:qos=tier2=2:preempt=requeue:requeue_delay=12100s:" in name
     assert fidelity.simulated.make_policy(name).requeues
+
+
+def test_tiers_may_be_qos_in_place_of_partitions(fidelity: ModuleType) -> None:
+    """They preempt, or count for the priority, in both spellings of the configuration."""
+    jobs = a_list(fidelity, [1, 8], preempts=True, has_qos=True)
+    jobs = replace(jobs, compression=100, jobs=(jobs.jobs[0], replace(jobs.jobs[1], tier=2)))
+    conf, named = fidelity.settings.slurm_conf(jobs), fidelity.settings.policy_name(jobs)
+    assert "PreemptType=preempt/qos\nPreemptMode=REQUEUE\n" in conf
+    assert "PartitionName" not in conf
+    assert ":qos=tier2=2:preempt=requeue:" in named
+    options = [fidelity.settings.sbatch_options(job, jobs) for job in jobs.jobs]
+    assert ["--qos=tier2" in each for each in options] == [False, True]
+    counted = replace(jobs, preempts=False, fairshare="tree", weight_qos=5000)
+    conf, named = fidelity.settings.slurm_conf(counted), fidelity.settings.policy_name(counted)
+    assert "Preempt" not in conf
+    assert "PriorityWeightQOS=5000\n" in conf
+    # One user, and two associations without jobs.
+    assert ":qos=tier2=2:weight_qos=5000:weight_fairshare=3333:" in named
+    assert (
+        fidelity.simulated.spec_of(
+            jobs.jobs[1], jobs, jobs.jobs[1].seconds, submitted_s=0.0, limit_s=60.0
+        ).qos
+        == "tier2"
+    )
 
 
 def test_a_play_in_a_container_says_what_is_missing(
