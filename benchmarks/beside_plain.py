@@ -13,7 +13,12 @@ from dataclasses import dataclass
 
 Run = Mapping[str, object]
 
-FIGURES = {"mean_jct_s": "mean JCT", "ttd_s": "TTD", "p99_slowdown": "p99 slow-down"}
+FIGURES = {
+    "mean_jct_s": "mean JCT",
+    "ttd_s": "TTD",
+    "p99_slowdown": "p99 slow-down",
+    "max_wait_s": "longest wait",
+}
 KNOWN = {
     "": "true ones",
     "sizes limit": "time limits",

@@ -45,12 +45,17 @@ _WORDS = (
 )
 _EXACT = (
     ", and no time limits: those of plain Slurm are exact, the time on the slowest type that the "
-    "job may have, and hadar knows all sizes. Every job can move, for 30 s. So this is hadar's "
-    "best case: what a site gains without moves and without sizes is on "
+    "job may have, and hadar knows all sizes. Every job can move, for a restart. So this is the "
+    "best case of hadar: what a site gains without moves and without sizes is on "
     "[site_gains.md](site_gains.md)."
 )
 # The tables with the page's figures, in hours where times.
-_TABLES = {"mean_jct_s": "mean JCT h", "ttd_s": "TTD h", "p99_slowdown": "p99 slow-down"}
+_TABLES = {
+    "mean_jct_s": "mean JCT h",
+    "ttd_s": "TTD h",
+    "p99_slowdown": "p99 slow-down",
+    "max_wait_s": "max wait h",
+}
 
 
 def page(folder: Path, how: str = "") -> str:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import pytest
@@ -189,3 +190,52 @@ def test_what_a_step_gains_is_that_of_its_table() -> None:
     text = " ".join(part.split())
     wanted = [change(placed, look), change(placed, left_open), change(moved, look)]
     assert [words for words in wanted if words not in text] == []
+
+
+# By the first words of a family in docs/results.md, how its workloads begin in generality.md.
+FAMILIES = {
+    "ElasticFlow's": "elasticflow_", "Gavel's": "gavel480 ", "Philly's": "modern-philly: ",
+    "modern:": "modern_prod", "Hadar's": "hadar480 ", "sweeps,": "sweeps480 ",
+    "bursts,": "bursts480 ", "Sia's artifact (SOSP 2023)": "sia_philly",
+    "Sia's artifact, arrivals of Helios": "sia_saturn", "all": "",
+}  # fmt: skip
+
+
+def rows_below(page: str, heading: str) -> dict[str, list[str]]:
+    """Return the cells of the first table below a line, by the first of them."""
+    table = re.search(r"(?m)(^\|.*\n)+", page.partition(f"{heading}\n")[2])
+    assert table, heading
+    lines = [line.strip("|").split("|") for line in table[0].splitlines()]
+    return {name.strip(): [cell.strip() for cell in cells] for name, *cells in lines}
+
+
+def beside_plain() -> list[dict[str, float]]:
+    """Return of each workload hadar's figure over the best plain Slurm's: mean JCT, TTD, p99."""
+    page = (ROOT / "benchmarks" / "results" / "generality.md").read_text(encoding="utf-8")
+    found = []
+    for figure in ("mean JCT h", "TTD h", "p99 slow-down"):
+        ours = rows_below(page, f"## {figure}: beside the best peer")
+        plain = rows_below(page, f"Plain Slurm, {figure}:")
+        found.append(
+            {
+                name: number(ours[name][0]) / min(map(number, cells))
+                for name, cells in plain.items()
+                if cells[0][0].isdigit()
+            }
+        )
+    return found
+
+
+def number(cell: str) -> float:
+    return float(cell.partition(" ")[0].replace(",", ""))
+
+
+def test_families_beside_plain_slurm_are_those_of_their_page() -> None:
+    """docs/results.md: the mean and the worst of each family, as generality.md has them."""
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    shown = rows_below(text, "## Beside plain Slurm")
+    for label, begin in FAMILIES.items():
+        (cells,) = (cells for name, cells in shown.items() if name.startswith(label))
+        of = [[x for n, x in each.items() if n.startswith(begin)] for each in beside_plain()]
+        figures = [f"{f(ratios):.2f}" for ratios in of for f in (geometric_mean, max)]
+        assert [cell.strip("*") for cell in cells] == [str(len(of[0])), *figures], label

@@ -36,6 +36,7 @@ def a_run(policy: str, jct_h: float, **others: Any) -> dict[str, Any]:
     return {
         "policy": policy, "status": "done", "trace": "t", "load": None, "seed": None,
         "mean_jct_s": HOUR_S * jct_h, "ttd_s": HOUR_S * 10 * jct_h, "p99_slowdown": jct_h,
+        "max_wait_s": HOUR_S * jct_h / 2,
         "made": "2026-11-28T01:02:03", "machine": "a machine", "versions": {}, **others,
     }  # fmt: skip
 
@@ -99,8 +100,10 @@ def test_of_generality_plain_slurm_alone_is_written_again(pages: Pages, tmp_path
     tables = [
         f"## {heading}: beside the best peer\n\n| workload | hadar | srsf |\n|---|---:|---:|\n"
         f"| ours: t | {value} (0.50) | 9.00 (1.00) |\n| mean ratio | 0.50 | 1.00 |"
-        for heading, value in (("mean JCT h", "1,004.00"), ("TTD h", "50.00"), ("p99 slow-down", 3))
-    ]
+        for heading, value in {
+            "mean JCT h": "1,004.00", "TTD h": "50.00", "p99 slow-down": 3, "max wait h": "0.50",
+        }.items()
+    ]  # fmt: skip
     peers = "\n\n".join([*tables, "*Made 2026-11-25 on a machine.*"])
     kept = f"# How hadar generalises\n\nWords.\n\n## Beside plain Slurm\n\nOld.\n\n{peers}\n"
     runs = [a_run("slurm", hours, seed=n, family="ours") for n, hours in enumerate((900, 1100))]
