@@ -19,12 +19,7 @@ FIGURES = {
     "p99_slowdown": "p99 slow-down",
     "max_wait_s": "longest wait",
 }
-KNOWN = {
-    "": "true ones",
-    "sizes limit": "time limits",
-    "sizes learned": "learned",
-    "sizes prior": "nothing",
-}
+KNOWN = {"oracle": "true ones", "limit": "limits", "learned": "learned", "prior": "nothing"}
 JUDGED, PLAIN = "hadar", "slurm"
 HOUR_S = 3600.0
 # A difference of less is none: the figures are shown with as many digits.
@@ -60,32 +55,35 @@ def compared(runs: Sequence[Run], gains: Sequence[Run]) -> list[Beside]:
     done = [run for run in runs if run["status"] == "done"]
     kinds: dict[tuple[object, ...], list[Run]] = {}
     for run in done:
-        if _base(run).partition(":")[0] == JUDGED:
-            kinds.setdefault((workload_of(run), run["policy"], run.get("movable")), []).append(run)
+        if _name(run) == JUDGED:
+            kind = workload_of(run), run["bare_policy"], run["sizes"], run.get("movable")
+            kinds.setdefault(kind, []).append(run)
     return [
         Beside(
             workload=str(workload),
-            known=KNOWN[known_of(str(policy))],
+            known=KNOWN[str(sizes)],
             movable="all" if share in (None, 100.0) else f"{share:g} %",
             ours=means(ours),
             plain=plain,
             num_runs=len(ours),
             between=_between(ours, gains),
         )
-        for (workload, policy, share), ours in kinds.items()
-        if (plain := plain_of(done, str(workload), known_of(str(policy))))
+        for (workload, _, sizes, share), ours in kinds.items()
+        if (plain := plain_of(done, str(workload), str(sizes)))
     ]
 
 
-def plain_of(runs: Iterable[Run], workload: str, known: str = "") -> dict[str, dict[str, float]]:
+def plain_of(
+    runs: Iterable[Run], workload: str, sizes: str = "oracle"
+) -> dict[str, dict[str, float]]:
     """Return the figures of the plain Slurms of a workload, by name, means over the seeds."""
     found: dict[str, list[Run]] = {}
     for run in runs:
         # Where all jobs have limits, plain Slurm's runs are the same whatever hadar knows.
-        sees = known_of(str(run["policy"])) in ("", known)
-        is_plain = _base(run).partition(":")[0] == PLAIN
-        if is_plain and sees and workload_of(run) == workload and run["status"] == "done":
-            found.setdefault(_base(run), []).append(run)
+        sees = run["sizes"] in ("oracle", sizes)
+        is_mine = workload_of(run) == workload and run["status"] == "done"
+        if _name(run) == PLAIN and sees and is_mine:
+            found.setdefault(str(run["bare_policy"]), []).append(run)
     return {name: means(each) for name, each in found.items()}
 
 
@@ -173,14 +171,9 @@ def shown(value: float, figure: str) -> str:
     return f"{value / HOUR_S:,.2f}" if figure.endswith("_s") else f"{value:,.1f}"
 
 
-def known_of(policy: str) -> str:
-    """Return what a policy knows of sizes, a key of `KNOWN`."""
-    words = policy.partition(" (")[2].rstrip(")").split(", ")
-    return next((word for word in words if word in KNOWN and word), "")
-
-
-def _base(run: Run) -> str:
-    return str(run["policy"]).partition(" ")[0]
+def _name(run: Run) -> str:
+    """Return the name of a run's policy, whatever its words."""
+    return str(run["bare_policy"]).partition(":")[0]
 
 
 def workload_of(run: Run) -> str:

@@ -77,7 +77,7 @@ def with_plain(kept: str, folder: Path) -> str:
         if not (plain := plain_of(mine, workload)):
             sys.exit(f"{workload}: no run of plain Slurm")
         runs = len({run.get("seed") for run in mine})
-        rows.append(Beside(workload, KNOWN[""], "all", figures, plain, num_runs=runs))
+        rows.append(Beside(workload, KNOWN["oracle"], "all", figures, plain, num_runs=runs))
     made = re.findall(r"\*Made ([\d-]+)", kept)[-1]
     words = (
         f"The figures of hadar are those of {made} in the tables below; those of plain Slurm are "
@@ -105,7 +105,7 @@ def kept_figures(text: str) -> dict[str, dict[str, float]]:
 
 def _beside(rows: Sequence[Beside], tree: Mapping[str, Any], words: str = "") -> list[str]:
     """Return the section on plain Slurm: how it was made, losses, gains, and each plain Slurm."""
-    exact = all(row.known == KNOWN[""] for row in rows)
+    exact = all(row.known == KNOWN["oracle"] for row in rows)
     told = [_WORDS + (_EXACT if exact else ", and have limits that are drawn."), words]
     lines = [f"## {_BESIDE}", ""]
     lines += [line for text in told if text for line in (wrapped(text), "")]
@@ -118,7 +118,7 @@ def _beside(rows: Sequence[Beside], tree: Mapping[str, Any], words: str = "") ->
             cells.append([row.workload, *(f"{v[figure] / over:,.2f}" if v else "-" for v in found)])
         lines += [f"Plain Slurm, {heading}:", "", *table(cells), ""]
     if words:
-        policies = ",".join(dict.fromkeys(str(run["policy"]).split()[0] for run in tree["runs"]))
+        policies = ",".join(dict.fromkeys(str(run["bare_policy"]) for run in tree["runs"]))
         lines += [origin(tree["runs"]), "", "```"]
         lines += [f"hadar compare {COMMAND} --policy {policies}", "```", ""]
     return lines

@@ -57,6 +57,7 @@ def a_record(policy: str = "hadar", *, ttd_h: float = 1.0, **others: Any) -> Rec
     """Return a run's record with the figures that a test needs."""
     return {
         "trace": "t", "jobs": 3, "load": None, "cluster": "c", "rules": "hadar", "restart": "30",
-        "round_s": 360.0, "seed": None, "policy": policy, "status": "done", "ttd_s": 3600 * ttd_h,
+        "round_s": 360.0, "seed": None, "policy": policy, "bare_policy": policy.partition(" ")[0],
+        "speeds": "oracle", "sizes": "oracle", "status": "done", "ttd_s": 3600 * ttd_h,
         "utilization": 0.5, "cru": 0.5, "utilization_by_type": {"K80": 0.25}, **others,
     }  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hadar_slurm.lab.comparison import FIRST_DAY
-from hadar_slurm.lab.study.gains.verdict import FAR
+from hadar_slurm.lab.study.gains.near import FAR
 from slurm_fidelity.history import cluster_text, history
 from slurm_fidelity.jobs import MINUTE_S, JobList, Play
 

@@ -34,7 +34,9 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> Pages:
 def a_run(policy: str, jct_h: float, **others: Any) -> dict[str, Any]:
     """Return a run as `hadar compare --json` prints it, with what the pages need."""
     return {
-        "policy": policy, "status": "done", "trace": "t", "load": None, "seed": None,
+        "policy": policy, "bare_policy": policy.partition(" ")[0], "status": "done",
+        "sizes": "learned" if "learned" in policy else "oracle", "trace": "t", "load": None,
+        "seed": None,
         "mean_jct_s": HOUR_S * jct_h, "ttd_s": HOUR_S * 10 * jct_h, "p99_slowdown": jct_h,
         "max_wait_s": HOUR_S * jct_h / 2,
         "made": "2026-11-28T01:02:03", "machine": "a machine", "versions": {}, **others,
