@@ -95,7 +95,8 @@ def means(runs: Sequence[Run]) -> dict[str, float]:
 def section(rows: Sequence[Beside]) -> list[str]:
     """Return the lines: how many lose, where hadar loses, then the mean JCT of all rows."""
     ordered = sorted(rows, key=lambda row: -row.ratio("mean_jct_s"))
-    return [*_summary(ordered), "", *_losses(ordered), "", *_gains(ordered)]
+    summary = [*_summary(ordered), ""] if len({row.workload for row in rows}) > 1 else []
+    return [*summary, *_losses(ordered), "", *_gains(ordered)]
 
 
 def _summary(rows: Sequence[Beside]) -> list[str]:

@@ -88,17 +88,13 @@ PARTS: tuple[Part, ...] = (
         "Plain Slurm is what a real slurmctld does, with users who choose types in four ways "
         "([policies.md](../../docs/policies.md#slurm)); the strongest counts, figure by figure. "
         "Throughputs are known to both, to the users too; a move costs 30 s. The jobs have no "
-        "users, so that age decides on the priority. In the first command they have no time limits "
-        "either: those of plain Slurm are then exact, the time on the slowest type that the job "
-        "may have, and hadar knows all sizes. In the second, limits are drawn, and hadar learns "
-        "sizes from the jobs that end. The tables further down had rows of the former policy "
-        "`slurm` (FIFO with one reservation, no priorities, no choice of types), which are gone.",
-        {
-            "plain": f"{{data}}/hadar480_load90.trace {_TABLE} {_CLUSTER} {_BESIDE}",
-            "plain-limits": f"{{data}}/hadar480_load90.trace {_TABLE} {_CLUSTER} {_BESIDE} "
-            "--sizes learned --limits 5x,40% --seed 0",
-        },
-        columns=(*SHORT[:-1], "p99_jct_h", "max_wait_h", "moves", "killed", "killed_share"),
+        "users, so that age decides on the priority. They have no time limits "
+        "either: those of plain Slurm are exact, the time on the slowest type that the job may "
+        "have, and hadar knows all sizes, so that a site without them gains less. The tables "
+        "further down had rows of the former policy `slurm` (FIFO with one reservation, no "
+        "priorities, no choice of types), which are gone.",
+        {"plain": f"{{data}}/hadar480_load90.trace {_TABLE} {_CLUSTER} {_BESIDE}"},
+        columns=(*SHORT[:-1], "p99_jct_h", "max_wait_h", "moves"),
         is_beside_plain=True,
     ),
     Part(

@@ -239,3 +239,21 @@ def test_families_beside_plain_slurm_are_those_of_their_page() -> None:
         of = [[x for n, x in each.items() if n.startswith(begin)] for each in beside_plain()]
         figures = [f"{f(ratios):.2f}" for ratios in of for f in (geometric_mean, max)]
         assert [cell.strip("*") for cell in cells] == [str(len(of[0])), *figures], label
+
+
+def test_what_moves_gain_is_that_of_its_page() -> None:
+    """docs/results.md: hadar480_load90 with all sizes known, as full.md has it."""
+    page = (ROOT / "benchmarks" / "results" / "full.md").read_text(encoding="utf-8")
+    lines = page.partition("## Beside plain Slurm\n")[2].partition("\n## ")[0].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    still, moved = (row[-2:] for row in rows if row[-1].endswith("1 run"))
+    (wait,) = (row for row in rows if "longest wait" in row)
+    least, most = re.findall(r"(\d+) % shorter", moved[1])
+    wanted = [
+        f"{still[0]} than under the strongest plain Slurm ({still[1].removesuffix(', 1 run')})",
+        f"longest wait {wait[-1]} times plain Slurm's, {number(wait[-3]):.0f} instead of "
+        f"{number(wait[-2]):.0f} h",
+        f"{moved[0]} ({least} to {most} %)",
+    ]
+    text = " ".join((ROOT / "docs" / "results.md").read_text(encoding="utf-8").split())
+    assert [words for words in wanted if words not in text] == []

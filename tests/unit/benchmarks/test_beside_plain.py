@@ -70,7 +70,8 @@ def test_losses_come_first_and_every_row_says_what_was_known_and_moved(pages: Pa
             "policy": "hadar (sizes learned, 0 % movable)", "interval": [-0.4, 0.1],
         }
     ]  # fmt: skip
-    lines = pages.beside.section(pages.beside.compared(some_runs(), gains))
+    others = [run | {"trace": "u"} for run in some_runs()]
+    lines = pages.beside.section(pages.beside.compared([*some_runs(), *others], gains))
     text = "\n".join(lines)
     assert lines[0].startswith("* Known of sizes: learned; movable: 0 %. The mean JCT of hadar is")
     loss = "| t | learned | 0 % | mean JCT | 10.00 | 8.00 `slurm:list:open` | 1.25 |"
@@ -81,6 +82,8 @@ def test_losses_come_first_and_every_row_says_what_was_known_and_moved(pages: Pa
     assert text.index("where hadar loses") < text.index(loss) < text.index(gain)
     assert "| t | learned | all | 4.00 | 8.00 `slurm:list:open` | 50 % shorter | 1 run |" in text
     assert "1.43" in text.partition("TTD")[2]
+    alone = pages.beside.section(pages.beside.compared(some_runs(), gains))
+    assert alone[0].startswith("| where hadar loses")
 
 
 def test_several_seeds_give_a_range_over_their_runs(pages: Pages) -> None:
