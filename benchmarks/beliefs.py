@@ -35,9 +35,11 @@ from rich.progress import track
 from rich.table import Table
 
 from hadar_slurm.core.cluster import Cluster
-from hadar_slurm.core.durations import EDGES_S, Belief, Durations, bin_of
 from hadar_slurm.core.job import JobSpec
-from hadar_slurm.core.type_failures import Work
+from hadar_slurm.core.lengths.belief import Belief
+from hadar_slurm.core.lengths.bins import EDGES_S, bin_of
+from hadar_slurm.core.lengths.durations import Durations
+from hadar_slurm.core.type_failures import Unsized
 from hadar_slurm.lab.inputs import TraceOptions, read_cluster, read_table, read_workload
 from hadar_slurm.lab.study.compare import scale_to_load
 from hadar_slurm.lab.traces.limits import parse_limits
@@ -62,13 +64,12 @@ USERS, NEW_USER, LIMITS = 30, 0.2, "3x,35%"
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A job: its arrival, its work, and the service and the limit, in s on its fastest type."""
+    """A job: its arrival, what is known of it then, and its service, in s on its fastest type."""
 
     spec: JobSpec
     arrives_s: float
-    work: Work
+    unsized: Unsized
     service_s: float
-    limit_s: float
 
 
 def with_users(specs: Iterable[JobSpec], seed: int) -> list[JobSpec]:
@@ -101,8 +102,8 @@ def read(name: str, data: Path, load: float, seed: int) -> list[Played]:
 
 def _played(spec: JobSpec, cluster: Cluster) -> Played:
     best = spec.throughputs.best(cluster.gpus_by_type, spec.num_gpus)
-    limit_s = spec.limit_steps / best
-    return Played(spec, spec.submitted_s, work_of(spec), spec.total_steps / best, limit_s)
+    unsized = Unsized(work_of(spec), spec.limit_s, spec.limit_steps / best)
+    return Played(spec, spec.submitted_s, unsized, spec.total_steps / best)
 
 
 def beliefs(jobs: Sequence[Played]) -> list[Belief]:
@@ -116,20 +117,15 @@ def beliefs(jobs: Sequence[Played]) -> list[Belief]:
         if now_s >= renewed_s + RENEW_S:
             renewed_s = now_s
             for other in going.values():
-                known.see(other.spec.job_id, other.work, now_s - other.arrives_s)
+                known.see(other.spec.job_id, other.unsized, now_s - other.arrives_s)
             known.renew()
         if is_arrival:
-            found[number] = known.belief(job.work, 0.0, job.limit_s)
+            found[number] = known.belief(job.unsized, 0.0)
             going[number] = job
         else:
             del going[number]
-            known.end(job_id, job.work, job.service_s)
+            known.end(job_id, job.unsized, job.service_s)
     return [found[number] for number in range(len(jobs))]
-
-
-def mean_s(belief: Belief) -> float:
-    """Return the mean of a belief, of evenly spread quantiles."""
-    return sum(belief.rest_s(0.0, (n + 0.5) / 400) for n in range(400)) / 400
 
 
 def surprise(belief: Belief, service_s: float) -> float:
@@ -150,10 +146,10 @@ def hindsight(jobs: Sequence[Played], tenth: Sequence[int]) -> float:
     The mean of all jobs counts as one of them.
     """
     likes: tuple[Callable[[Played], Hashable], ...] = (
-        lambda job: bin_of(job.limit_s),
-        lambda job: (job.spec.user, bin_of(job.limit_s)),
+        lambda job: bin_of(job.unsized.asked_s),
+        lambda job: (job.spec.user, bin_of(job.unsized.asked_s)),
         lambda job: job.spec.user,
-        lambda job: job.work,
+        lambda job: job.unsized.work,
     )
     truth = sum(jobs[number].service_s for number in tenth)
     mean, best = sum(job.service_s for job in jobs) / len(jobs), 0.0
@@ -172,7 +168,7 @@ def hindsight(jobs: Sequence[Played], tenth: Sequence[int]) -> float:
 def figures(jobs: Sequence[Played], held: Sequence[Belief]) -> dict[str, float]:
     """Return the figures of these jobs."""
     numbers = range(len(jobs))
-    true_s, means_s = [job.service_s for job in jobs], [mean_s(belief) for belief in held]
+    true_s, means_s = [job.service_s for job in jobs], [belief.mean_left_s(0.0) for belief in held]
     few = max(1, len(jobs) // 10)
     longest = sorted(numbers, key=lambda n: -true_s[n])[:few]
     believed = sorted(numbers, key=lambda n: -means_s[n])[:few]

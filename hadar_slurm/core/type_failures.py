@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import NamedTuple
 
 from hadar_slurm.core.throughput_model import Workload
@@ -27,6 +28,18 @@ class Work(NamedTuple):
 
     workload: Workload
     num_gpus: int
+
+
+class Unsized(NamedTuple):
+    """What is known of a job that gives no steps: its work, and its time limit in seconds.
+
+    `asked_s` is the limit as its user gave it, `limit_s` the time on its fastest GPU type in which
+    it trains as much as fits; inf without one.
+    """
+
+    work: Work
+    asked_s: float = inf
+    limit_s: float = inf
 
 
 @dataclass(frozen=True, slots=True)

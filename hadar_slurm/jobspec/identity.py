@@ -10,8 +10,9 @@ So a workload is a *family* and, where there is more to say, a *detail* in brack
 * a name that says nothing, as `run.sh` or `wrap`, is completed by the program and its configuration
   file, the directory, and the container.
 
-Estimates begin with jobs of the same family and detail and fall back to the family where these are
-few (core/durations.py). Case does not matter for the family.
+Estimates of throughputs begin with jobs of the same family and detail and fall back to the family
+(core/throughput_model.py); those of lengths take the same family and detail, and then all jobs of
+the user with the same time limit (core/lengths/durations.py). Case does not matter for the family.
 """
 
 from __future__ import annotations

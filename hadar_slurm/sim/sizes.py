@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hadar_slurm.core.claims import believed_steps
 from hadar_slurm.core.cluster import GpuType, JobId
-from hadar_slurm.core.durations import Belief, Durations
 from hadar_slurm.core.job import Job, JobSpec, Phase
 from hadar_slurm.core.learned_sizes import learned_steps
+from hadar_slurm.core.lengths.belief import Belief
+from hadar_slurm.core.lengths.durations import Durations, Trained
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput_model import Workload
-from hadar_slurm.core.type_failures import Work
+from hadar_slurm.core.type_failures import Unsized, Work
 from hadar_slurm.engine.actions import Action, Outcome
 from hadar_slurm.engine.backend import Backend, Wake
 from hadar_slurm.sim.backend import SimBackend
@@ -58,13 +60,13 @@ class SizesBackend:
             for end in snapshot.ended:
                 spec = self._specs.pop(end.job_id, None)
                 if spec is not None:
-                    steps = self.world.sim_jobs[end.job_id].steps_done
-                    self.durations.end(end.job_id, work_of(spec), steps / self._best(spec))
+                    service_s = self.world.sim_jobs[end.job_id].steps_done / self._best(spec)
+                    self.durations.end(end.job_id, self._unsized(spec), service_s)
             if snapshot.now_s >= self._renewed_s + _RENEW_S:
                 self._renewed_s = snapshot.now_s
                 for job in snapshot.jobs:
                     trained_s = job.progress.steps_done / self._best(job.spec)
-                    self.durations.see(job.job_id, work_of(job.spec), trained_s)
+                    self.durations.see(job.job_id, self._unsized(job.spec), trained_s)
                 self.durations.renew()
                 self._queued.clear()
         return with_progress(snapshot, self._as_believed)
@@ -76,6 +78,10 @@ class SizesBackend:
     def wait(self, until_s: float) -> Wake:
         """Advance the simulated cluster."""
         return self.inner.wait(until_s)
+
+    def coverage(self) -> Mapping[str, Any]:
+        """Return the share of the jobs beyond each quantile of what was believed; {} of none."""
+        return self.durations.coverage.by_name() if self.durations and self.learns else {}
 
     def _as_believed(self, job: Job) -> Job:
         before, believed = self._queued.get(job.job_id, (None, job))
@@ -93,15 +99,20 @@ class SizesBackend:
             total = believed_steps(self._limits[spec.job_id], done, math.inf, 0.0)[0]
         else:
             best = self._best(spec)
-            work, limit = work_of(spec), self._limits[spec.job_id]
-            total = learned_steps(self.durations, work, done=done, best=best, limit_steps=limit)
+            unsized = self._unsized(spec)
+            stays = job.phase is Phase.QUEUED and not spec.can_checkpoint
+            total = learned_steps(self.durations, unsized, done=done, best=best, stays=stays)
             if self.learns:  # a distribution that no job can confirm is none to draw sizes from
-                belief = self.durations.belief(work, done / best, limit / best)
+                belief = self.durations.belief(unsized, done / best)
         seen = self._specs.get(spec.job_id)
         # Policies cache results per spec: keep the object while it is equal.
         if seen is None or seen.total_steps != total or seen.throughputs != spec.throughputs:
             seen = self._specs[spec.job_id] = replace(spec, total_steps=total)
         return replace(job, spec=seen, belief=belief)
+
+    def _unsized(self, spec: JobSpec) -> Unsized:
+        limit_s = self._limits[spec.job_id] / self._best(spec)
+        return Unsized(work_of(spec), spec.limit_s, limit_s)
 
     def _best(self, spec: JobSpec) -> float:
         best = spec.throughputs.best(self.world.cluster.gpus_by_type, spec.num_gpus)
@@ -110,12 +121,17 @@ class SizesBackend:
 
 def learned_from(specs: Iterable[JobSpec], gpu_types: Collection[GpuType]) -> Durations:
     """Return what jobs say that have ended before, with their true sizes; each on these types."""
-    known = Durations()
-    for spec in specs:
-        best = spec.throughputs.best(gpu_types, spec.num_gpus)
-        if best > 0:
-            known.end(spec.job_id, work_of(spec), spec.total_steps / best)
-    return known
+    return Durations.of(
+        Trained(
+            spec.job_id,
+            Unsized(work_of(spec), spec.limit_s, spec.limit_steps / best),
+            began_s=spec.submitted_s,
+            ended_s=spec.submitted_s + spec.total_steps / best,
+            service_s=spec.total_steps / best,
+        )
+        for spec in specs
+        if (best := spec.throughputs.best(gpu_types, spec.num_gpus)) > 0
+    )
 
 
 def work_of(spec: JobSpec) -> Work:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -17,13 +18,13 @@ from hadar_slurm.core.type_failures import TypeRecord, TypeRecords, Work
 from hadar_slurm.jobspec.description import MAX_GPUS, MAX_THROUGHPUT, MIN_THROUGHPUT
 
 FILE_NAME = "profile.sqlite"
-VERSION = 4
+VERSION = 5
 # Bounds the file: each new job name of a user is a new workload.
 MAX_WORKLOADS_OF_USER = 200
 MAX_ENDED_JOBS_OF_USER = 1000
 _MAX_TIME_S, _MAX_LOG = 1e12, 20.0
 
-# The tables by the version that brought them.
+# The tables and columns by the version that brought them.
 _TABLES = {
     1: """
 CREATE TABLE speeds (
@@ -50,6 +51,8 @@ CREATE TABLE ended_jobs (
     PRIMARY KEY (job, ended_s)
 ) WITHOUT ROWID
 """,
+    # 0: without a limit, or not known.
+    5: "ALTER TABLE ended_jobs ADD COLUMN limit_s REAL NOT NULL DEFAULT 0.0",
 }
 # Keeps the workloads of a user of which there was news last.
 _KEEP_NEWEST = """
@@ -146,7 +149,8 @@ def read(connection: sqlite3.Connection, version: int) -> Learned:
 
 
 def _ended_jobs(rows: Iterable[tuple[object, ...]]) -> Iterator[EndedJob]:
-    for job, ended_s, user, workload, gpus, service_s in rows:
+    for job, ended_s, user, workload, gpus, service_s, *later in rows:
+        limit_s = later[0] if later else 0.0
         if (
             isinstance(job, str)
             and isinstance(user, str)
@@ -154,13 +158,19 @@ def _ended_jobs(rows: Iterable[tuple[object, ...]]) -> Iterator[EndedJob]:
             and isinstance(ended_s, int)
             and isinstance(gpus, int)
             and isinstance(service_s, float)
+            and isinstance(limit_s, float)
+            and 0 <= limit_s <= _MAX_TIME_S
             and 0 <= ended_s <= _MAX_TIME_S
             and 0 < service_s <= _MAX_TIME_S
             and 1 <= gpus <= MAX_GPUS
         ):
-            yield EndedJob(
-                JobId(job), float(ended_s), Work(Workload(user, workload), gpus), service_s
-            )
+            work = Work(Workload(user, workload), gpus)
+            found = EndedJob(JobId(job), float(ended_s), work, service_s)
+            yield found._replace(asked_s=limit_s or math.inf)
+
+
+def _limit(job: EndedJob) -> float:
+    return job.asked_s if job.asked_s < math.inf else 0.0
 
 
 def _is_within(value: float, most: float) -> bool:
@@ -201,8 +211,11 @@ def write_ended(connection: sqlite3.Connection, ended: EndedJobs) -> None:
     """Write the jobs that have ended since, and delete the oldest ones of users with many."""
     jobs = [ended.jobs[key] for key in ended.news]
     connection.executemany(
-        "INSERT OR IGNORE INTO ended_jobs VALUES (?,?,?,?,?,?)",
-        [(*j.key, *astuple(j.work.workload), j.work.num_gpus, float(j.service_s)) for j in jobs],
+        "INSERT OR REPLACE INTO ended_jobs VALUES (?,?,?,?,?,?,?)",
+        [
+            (*j.key, *astuple(j.work.workload), j.work.num_gpus, float(j.service_s), _limit(j))
+            for j in jobs
+        ],
     )
     for user in {job.work.workload.user for job in jobs}:
         connection.execute(_KEEP_LAST, (user, user, MAX_ENDED_JOBS_OF_USER))

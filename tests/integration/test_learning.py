@@ -58,6 +58,10 @@ def test_explain_gives_the_learned_size_of_a_live_job_and_its_origin(site: Site)
         told = json.loads(done.stdout)
         assert (told["jobs"], told["new"], told["workloads"]) == (NUMBER, new, 1)
     eventually(lambda: site.lines()[-1]["jobs"][job]["steps"] < before / 3, explained)
+    assert told["coverage"].keys() == {"beyond_q50", "beyond_q75", "beyond_q90"}
+    shares = [line["beliefs"] for line in site.lines() if "beliefs" in line]
+    assert shares[-1]["jobs"] == NUMBER
+    assert round(told["coverage"]["beyond_q90"], 3) == round(shares[-1]["beyond_q90"], 3)
     text = f"its size is learned, from {NUMBER} ended jobs of job:parsl.fit on 1 GPU"
     assert text in explained()
     shown = site.run([*HADAR, "speeds", "show", "--config", config, "--json"])

@@ -29,9 +29,9 @@ LIMITS = {
     "files of more than 400 lines": 4,
     "calls with more than 4 positional arguments": 99,
     "keys of hadar.yaml": 37,
-    "modules that hadard loads": 128,
-    "lines that hadard loads": 17_912,
-    "lines that hadard has loaded after a round of steer": 20_032,
+    "modules that hadard loads": 127,
+    "lines that hadard loads": 17_692,
+    "lines that hadard has loaded after a round of steer": 19_812,
 }
 MOST_LINES_OF_SLURM = 8_088
 

@@ -11,13 +11,14 @@ import typer
 from hadar_slurm.cli.completing import ConfigOption, JsonOption
 from hadar_slurm.config import Config, read_config
 from hadar_slurm.core.cluster import Cluster
+from hadar_slurm.core.lengths.calibration import CHANCES, Coverage
 from hadar_slurm.daemon.world import World, adapter_of
 from hadar_slurm.errors import SlurmError, UsageError
 from hadar_slurm.lab.inputs import read_table, read_text
 from hadar_slurm.lab.traces.ended import FIELDS, ended_jobs
 from hadar_slurm.lab.traces.fields import TraceError
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.state.learned_changes import add_ended
+from hadar_slurm.state.learned_changes import add_ended, read_profile
 from hadar_slurm.state.learned_file import FILE_NAME
 from hadar_slurm.status.words import output_console
 
@@ -50,11 +51,13 @@ def learn(
     text = read_text(history, TraceError) if history else _asked(chosen, days)
     found = ended_jobs(text, origin, read_table(chosen.throughputs), _cluster(chosen))
     number = add_ended(chosen.state_dir / FILE_NAME, found.jobs)
+    coverage = read_profile(chosen.state_dir / FILE_NAME).ended.durations.coverage
     works = {job.work.workload for job in found.jobs}
     users = {workload.user for workload in works}
     if as_json:
         counts = {"jobs": len(found.jobs), "new": number, "users": len(users)}
-        typer.echo(json.dumps({**counts, "workloads": len(works), "notes": list(found.notes)}))
+        more = {"workloads": len(works), "coverage": coverage.by_name(), "notes": list(found.notes)}
+        typer.echo(json.dumps({**counts, **more}))
         return
     console = output_console()
     for note in found.notes:
@@ -62,6 +65,16 @@ def learn(
     console.print(
         f"{len(found.jobs)} ended jobs of {len(works)} workloads of {len(users)} users, of which "
         f"{number} are new"
+    )
+    if coverage.jobs:
+        console.print(_words(coverage))
+
+
+def _words(coverage: Coverage) -> str:
+    """Return how many jobs outlasted what was believed of them, and how many should."""
+    return f"each of the {coverage.jobs:.0f} jobs known, judged by those before it: " + ", ".join(
+        f"{share:.0%} outlasted the quantile {chance:g} (calibrated: {1 - chance:.0%})"
+        for chance, share in zip(CHANCES, coverage.shares(), strict=True)
     )
 
 

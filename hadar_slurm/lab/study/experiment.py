@@ -133,17 +133,14 @@ def run_experiment(
         tally.add(record)
         on_round(record)
 
+    known = _as_known(world, settings, *(told or Told()), policy=policy)
     run_rounds(
-        _as_known(world, settings, *(told or Told()), policy=policy),
-        policy,
-        add,
-        length_s=settings.round_s,
-        now_s=lambda: world.now_s,
-        clock=perf_counter,
+        known, policy, add, length_s=settings.round_s, now_s=lambda: world.now_s, clock=perf_counter
     )
     segments = tally.book.all()
     check_accounts(world, segments)
-    return tally.result(policy.name, world, segments)
+    result = tally.result(policy.name, world, segments)
+    return replace(result, **known.coverage()) if isinstance(known, SizesBackend) else result
 
 
 def _as_known(

@@ -81,6 +81,11 @@ class Result:
     # Starts beyond each job's first.
     moves: int
     rounds: int
+    # Of the jobs that ended, the share that outlasted the quantiles of what was believed of them
+    # before they trained. None where no sizes are learned.
+    beyond_q50: float | None = None
+    beyond_q75: float | None = None
+    beyond_q90: float | None = None
     # Wall time of one call of the policy.
     decision_ms_p50: float
     decision_ms_p99: float

@@ -107,6 +107,17 @@ KILLED_COLUMNS: tuple[Column, ...] = (
         best=_LEAST,
     ),
 )
+COVERAGE_COLUMNS: tuple[Column, ...] = (
+    _percent(
+        "beyond_q50",
+        "beyond q50 %",
+        "Share of the jobs that trained longer than the median of what was believed of them "
+        "before; 50 where beliefs are calibrated.",
+        0,
+    ),
+    _percent("beyond_q75", "beyond q75 %", "The same of the quantile .75; should be 25.", 0),
+    _percent("beyond_q90", "beyond q90 %", "The same of the quantile .9; should be 10.", 0),
+)
 COLUMNS: tuple[Column, ...] = (
     _hours("ttd_h", "TTD h", "Time from the first submission to the last end."),
     Column(
@@ -171,6 +182,7 @@ COLUMNS: tuple[Column, ...] = (
         "restarts and aggregation included.",
     ),
     *KILLED_COLUMNS,
+    *COVERAGE_COLUMNS,
 )
 LAST_COLUMNS: tuple[Column, ...] = (
     Column("moves", "moves", "Starts beyond each job's first; each costs the restart time.", 0),
@@ -222,12 +234,14 @@ class ComparableRuns:
     def columns(self) -> tuple[Column, ...]:
         """Return the columns of the table, with those of GPU types and, where known, of users.
 
-        Also those of jobs ended by their time limits, where there are any.
+        Also those of jobs ended by their time limits, where there are any, and of learned sizes.
         """
         records = [record for entry in self.done for record in entry.records]
         has_users = any(c.get(record) is not None for c in USER_COLUMNS for record in records)
         absent = () if has_users else USER_COLUMNS
         absent += () if self.has_killed else KILLED_COLUMNS
+        learns = any(COVERAGE_COLUMNS[0].get(record) is not None for record in records)
+        absent += () if learns else COVERAGE_COLUMNS
         known = [column for column in COLUMNS if column not in absent]
         known[:0] = [_OFF] * any(_OFF.get(record) is not None for record in records)
         return (*known, *map(_held, self.gpu_types), *LAST_COLUMNS)

@@ -17,8 +17,8 @@ from hadar_slurm.lab.traces.sacct import parse_time, records_of
 
 # What `hadar learn` asks of sacct; the last one may have any text in it.
 FIELDS = (
-    "JobID,User,Account,Partition,Submit,Start,End,ElapsedRaw,AllocTRES,ReqTRES,State,Comment,"
-    "JobName,WorkDir,Container,SubmitLine"
+    "JobID,User,Account,Partition,Submit,Start,End,ElapsedRaw,Timelimit,AllocTRES,ReqTRES,State,"
+    "Comment,JobName,WorkDir,Container,SubmitLine"
 )
 
 
@@ -51,7 +51,9 @@ def ended_jobs(text: str, origin: str, table: ThroughputTable, cluster: Cluster)
         name = spec.workload or spec.name
         if best > 0 and end_s and spec.user and name:
             work = Work(Workload(spec.user, name), spec.num_gpus)
-            jobs.append(EndedJob(spec.job_id, float(end_s), work, spec.total_steps / best))
+            service_s = spec.total_steps / best
+            job = EndedJob(spec.job_id, float(end_s), work, service_s)
+            jobs.append(job._replace(asked_s=spec.limit_s))
         else:
             left_out += 1
     notes = [str(part) for part in trace.skipped]

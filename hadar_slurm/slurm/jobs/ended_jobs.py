@@ -19,6 +19,7 @@ from hadar_slurm.core.claims import Judged, believed_steps
 from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.learned_sizes import EndedJob, EndedJobs, learned_steps
+from hadar_slurm.core.type_failures import Unsized
 from hadar_slurm.jobspec.estimator import Estimator, work_of
 from hadar_slurm.slurm.jobs.seen import SeenJob
 
@@ -127,6 +128,7 @@ class LearnedSizes:
         """Learn from a job that Slurm shows as ended; `gpu_type` is the one that it held."""
         row, description = seen.row, seen.description
         lasted_s, work = row.ended_s - row.started_s, work_of(description, row.user)
+        asked_s = description.limit_s or seen.limit_s or math.inf
         if row.key in self._counted or row.restarts or description.copies > 1:
             return
         if work is None or not (gpu_type and row.started_s and lasted_s > 0):
@@ -137,13 +139,14 @@ class LearnedSizes:
         if speed > 0:
             job = EndedJob(row.key, row.ended_s, work, lasted_s * speed / best)
             self._training.discard(row.key)
-            self.ended.add(job)
+            self.ended.add(job._replace(asked_s=asked_s))
 
     def renew(self, now_s: float) -> None:
         """Let what was learned since the last time matter."""
         if now_s >= self._renewed_s + _RENEW_S:
             self._renewed_s = now_s
-            self.ended.durations.renew()
+            if self.ended.suffice:
+                self.ended.durations.renew()
 
     def believed(
         self, seen: SeenJob, spec: JobSpec, steps_done: float, gpu_types: Collection[GpuType]
@@ -158,17 +161,14 @@ class LearnedSizes:
         best = spec.throughputs.best(gpu_types, spec.num_gpus)
         if best <= 0 or steps_done >= spec.total_steps:
             return spec, ""
+        asked_s = seen.description.limit_s or seen.limit_s or math.inf
+        job, ended = Unsized(work, asked_s, spec.total_steps / best), self.ended
         if seen.row.state == "RUNNING":
             self._training.add(spec.job_id)
-            self.ended.durations.see(spec.job_id, work, steps_done / best)
-        total = learned_steps(
-            self.ended.durations,
-            work,
-            done=steps_done,
-            best=best,
-            limit_steps=float(spec.total_steps),
-        )
-        remark = f"its size is learned, from {self.ended.origin(work)}"
+            ended.durations.see(spec.job_id, job, steps_done / best)
+        stays = seen.is_pending and not spec.can_checkpoint
+        total = learned_steps(ended.durations, job, done=steps_done, best=best, stays=stays)
+        remark = f"its size is learned, from {ended.origin(work)}"
         return replace(spec, total_steps=total), remark
 
     def keep(self, jobs: Collection[JobId]) -> None:

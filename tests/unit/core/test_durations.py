@@ -9,23 +9,33 @@ from random import Random
 import pytest
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.core.durations import EDGES_S, Durations, Level, bin_of, index_s, prior, shares
+from hadar_slurm.core.lengths.belief import index_s
+from hadar_slurm.core.lengths.bins import EDGES_S, bin_of, prior
+from hadar_slurm.core.lengths.calibration import CHANCES, Calibration
+from hadar_slurm.core.lengths.durations import Durations, Level, Trained, shares
 from hadar_slurm.core.throughput_model import Workload
-from hadar_slurm.core.type_failures import Work
+from hadar_slurm.core.type_failures import Unsized, Work
 
-HOUR_S = 3600.0
-PRIOR = shares([])
-
-
-def a_work(user: str = "ada", name: str = "bert", gpus: int = 1) -> Work:
-    return Work(Workload(user, name), gpus)
+HOUR_S, DAY_S = 3600.0, 86_400.0
+PRIOR = prior()
 
 
-def some_history(*ended: tuple[Work, float]) -> Durations:
+def a_job(
+    user: str = "ada", name: str = "bert", gpus: int = 1, *, limit_s: float = math.inf
+) -> Unsized:
+    return Unsized(Work(Workload(user, name), gpus), limit_s, limit_s)
+
+
+def left_s(known: Durations, job: Unsized, trained_s: float) -> float:
+    """Return the size by which a job is ranked, without what it has trained."""
+    return known.belief(job, trained_s).left_s(trained_s)
+
+
+def some_history(*ended: tuple[Unsized, float]) -> Durations:
     """Return what is known after jobs of these works and services."""
     known = Durations()
-    for number, (work, service_s) in enumerate(ended):
-        known.end(JobId(f"old{number}"), work, service_s)
+    for number, (job, service_s) in enumerate(ended):
+        known.end(JobId(f"old{number}"), job, service_s)
     known.renew()
     return known
 
@@ -91,24 +101,30 @@ def test_the_prior_is_half_of_any_scale_and_half_uniform_within_the_limit(limit_
 def test_of_jobs_that_have_not_run_the_one_with_the_shorter_limit_goes_first() -> None:
     """Where nothing is known; and a young job goes before one that has trained for an hour."""
     known = Durations()
-    left_s = [known.left_s(a_work(), 0.0, hours * HOUR_S) for hours in (0.25, 2.0, 24.0, 240.0)]
-    assert left_s == sorted(set(left_s))
-    assert left_s[-1] < known.left_s(a_work(), HOUR_S, 240.0 * HOUR_S)
+    sizes_s = [
+        left_s(known, a_job(limit_s=hours * HOUR_S), 0.0) for hours in (0.25, 2.0, 24.0, 240.0)
+    ]
+    assert sizes_s == sorted(set(sizes_s))
+    assert sizes_s[-1] < left_s(known, a_job(limit_s=240.0 * HOUR_S), HOUR_S)
 
 
 def test_a_job_that_has_trained_for_most_of_its_limit_goes_on_to_its_end() -> None:
     """What is expected to be left falls then; long before it rises."""
     known, limit_s = Durations(), 100.0 * HOUR_S
-    young_s, older_s = (known.left_s(a_work(), hours * HOUR_S, limit_s) for hours in (0.5, 5.0))
+    young_s, older_s = (
+        left_s(known, a_job(limit_s=limit_s), hours * HOUR_S) for hours in (0.5, 5.0)
+    )
     assert young_s < older_s
-    late_s, later_s = (known.left_s(a_work(), hours * HOUR_S, limit_s) for hours in (60.0, 90.0))
+    late_s, later_s = (
+        left_s(known, a_job(limit_s=limit_s), hours * HOUR_S) for hours in (60.0, 90.0)
+    )
     assert later_s < late_s < 40.0 * HOUR_S
 
 
 def test_a_job_that_outlives_its_limit_is_one_without_a_limit() -> None:
     """Of it the prior says nothing."""
     known = Durations()
-    assert known.left_s(a_work(), 2 * HOUR_S, HOUR_S) == known.left_s(a_work(), 2 * HOUR_S)
+    assert left_s(known, a_job(limit_s=HOUR_S), 2 * HOUR_S) == left_s(known, a_job(), 2 * HOUR_S)
 
 
 def test_shares_are_those_of_the_jobs_that_came_so_far() -> None:
@@ -121,7 +137,7 @@ def test_shares_are_those_of_the_jobs_that_came_so_far() -> None:
             level.end(where)
         else:
             level.going[where] += 1.0
-    found = shares([(level.ended, level.passed())], prior_jobs=1e-9)
+    found = shares([(level.ended, level.passed())], PRIOR, prior_jobs=1e-9)
     for where in range(8):
         ended = sum(has_ended and at == where for at, has_ended in known)
         came = sum(at > where or (has_ended and at == where) for at, has_ended in known)
@@ -134,8 +150,8 @@ def test_drawn_sizes_have_the_distribution_that_is_believed(
     trained_s: float, limit_s: float
 ) -> None:
     """Of 4,000 evenly spread draws, as many end in each bin as the shares say; at the limit all."""
-    known = some_history(*[(a_work(), hours * HOUR_S) for hours in (0.5, 1.0, 2.0, 8.0, 30.0)])
-    belief, number = known.belief(a_work(), 0.0, limit_s), 4000
+    known = some_history(*[(a_job(), hours * HOUR_S) for hours in (0.5, 1.0, 2.0, 8.0, 30.0)])
+    belief, number = known.belief(a_job(limit_s=limit_s), 0.0), 4000
     ends_s = [trained_s + belief.rest_s(trained_s, (i + 0.5) / number) for i in range(number)]
     assert ends_s == sorted(ends_s)
     assert trained_s < ends_s[0] <= ends_s[-1] <= limit_s
@@ -150,65 +166,70 @@ def test_drawn_sizes_have_the_distribution_that_is_believed(
 def test_history_of_the_same_work_is_found_again() -> None:
     """Jobs of an hour are expected to take one, others of the user's as long as theirs."""
     known = some_history(
-        *[(a_work(), HOUR_S)] * 20, *[(a_work(name="resnet", gpus=4), 60 * HOUR_S)] * 20
+        *[(a_job(), HOUR_S)] * 20, *[(a_job(name="resnet", gpus=4), 60 * HOUR_S)] * 20
     )
-    assert known.left_s(a_work(), 0.0) == pytest.approx(HOUR_S, rel=0.4)
-    assert known.left_s(a_work(gpus=2), 0.0) == pytest.approx(HOUR_S, rel=0.4)
-    long_s = known.left_s(a_work(name="resnet", gpus=4), 0.0)
-    assert long_s == pytest.approx(60 * HOUR_S, rel=0.4)
+    hour, as_hour, long = (
+        known.belief(job, 0.0) for job in (a_job(), a_job(gpus=2), a_job(name="resnet", gpus=4))
+    )
+    assert hour.rest_s(0.0, 0.5) == pytest.approx(HOUR_S, rel=0.4)
+    assert as_hour.rest_s(0.0, 0.5) == pytest.approx(HOUR_S, rel=0.4)
+    assert long.rest_s(0.0, 0.5) == pytest.approx(60 * HOUR_S, rel=0.4)
+    assert long.left_s(0.0) > 3 * hour.left_s(0.0)
     # Once it has outlived all others, as long again.
-    assert known.left_s(a_work(), 10 * HOUR_S) > 5 * HOUR_S
+    assert left_s(known, a_job(), 10 * HOUR_S) > 5 * HOUR_S
 
 
 def test_another_users_name_says_nothing_by_itself() -> None:
     """A workload counts for its own user; of another user's only the site's mean is taken."""
     known = some_history(
-        *[(a_work("ada", "a"), HOUR_S)] * 20, *[(a_work("ben", "b"), 60 * HOUR_S)] * 20
+        *[(a_job("ada", "a"), HOUR_S)] * 20, *[(a_job("ben", "b"), 60 * HOUR_S)] * 20
     )
-    assert known.left_s(a_work("eve", "a"), 0.0) == known.left_s(a_work("eve", "b"), 0.0)
+    assert left_s(known, a_job("eve", "a"), 0.0) == left_s(known, a_job("eve", "b"), 0.0)
 
 
 def test_one_user_moves_what_is_expected_of_others_by_little() -> None:
     """Ten thousand jobs of one user say no more of others than a few dozen."""
-    honest = [(a_work(f"user{number % 9}", "x"), 10 * HOUR_S) for number in range(180)]
-    few = some_history(*honest, *[(a_work("eve", "y"), 30.0)] * 30)
-    many = some_history(*honest, *[(a_work("eve", "y"), 30.0)] * 10_000)
-    new = a_work("new", "z")
-    assert many.left_s(new, 0.0) == pytest.approx(few.left_s(new, 0.0), rel=0.01)
-    own = a_work("user1", "x")
-    alone_s = some_history(*honest).left_s(own, 0.0)
-    assert many.left_s(own, 0.0) == pytest.approx(alone_s, rel=0.2)
+    honest = [(a_job(f"user{number % 9}", "x"), 10 * HOUR_S) for number in range(180)]
+    few = some_history(*honest, *[(a_job("eve", "y"), 30.0)] * 30)
+    many = some_history(*honest, *[(a_job("eve", "y"), 30.0)] * 10_000)
+    new = a_job("new", "z")
+    assert left_s(many, new, 0.0) == pytest.approx(left_s(few, new, 0.0), rel=0.01)
+    own = a_job("user1", "x")
+    alone = some_history(*honest).belief(own, 0.0)
+    for chance in (0.25, 0.5, 0.75):
+        after_s = many.belief(own, 0.0).rest_s(0.0, chance)
+        assert after_s == pytest.approx(alone.rest_s(0.0, chance), rel=0.2)
 
 
 def test_jobs_that_go_on_are_no_short_jobs() -> None:
     """Three jobs that ended early beside 30 that train on: the next one trains on, too."""
-    work = a_work()
+    work = a_job()
     known = some_history(*[(work, 100.0)] * 3)
-    early_s = known.left_s(work, 0.0)
+    early_s = left_s(known, work, 0.0)
     for number in range(30):
         known.see(JobId(str(number)), work, 10 * HOUR_S)
         known.see(JobId(str(number)), work, 10 * HOUR_S)
     known.renew()
-    assert known.left_s(work, 0.0) > 3 * early_s
+    assert left_s(known, work, 0.0) > 3 * early_s
     # And they count once, when they end.
     for number in range(30):
         known.end(JobId(str(number)), work, 100.0)
     known.renew()
-    assert known.left_s(work, 0.0) < early_s
+    assert left_s(known, work, 0.0) < early_s
 
 
 def test_what_is_left_is_within_the_limit_and_above_nothing() -> None:
     """Also for a job that has outlived all jobs of its work by far."""
-    known = some_history(*[(a_work(), HOUR_S)] * 50)
+    known = some_history(*[(a_job(), HOUR_S)] * 50)
     for trained_s in (0.0, 10.0, HOUR_S, 1.3 * HOUR_S, 100 * HOUR_S, 1e9):
-        assert known.left_s(a_work(), trained_s) > 0.0
-        assert 0.0 < known.left_s(a_work(), trained_s, trained_s + 5.0) <= 5.0
+        assert left_s(known, a_job(), trained_s) > 0.0
+        assert 0.0 < left_s(known, a_job(limit_s=trained_s + 5.0), trained_s) <= 5.0
 
 
 def test_old_jobs_give_way_to_new_ones() -> None:
     """A user whose jobs have become ten times as long is believed so after as many jobs again."""
-    known = some_history(*[(a_work(), HOUR_S)] * 2000, *[(a_work(), 10 * HOUR_S)] * 2000)
-    assert known.left_s(a_work(), 0.0) == pytest.approx(10 * HOUR_S, rel=0.5)
+    known = some_history(*[(a_job(), HOUR_S)] * 2000, *[(a_job(), 10 * HOUR_S)] * 2000)
+    assert left_s(known, a_job(), 0.0) == pytest.approx(10 * HOUR_S, rel=0.5)
 
 
 def test_a_service_is_in_its_bin() -> None:
@@ -217,3 +238,108 @@ def test_a_service_is_in_its_bin() -> None:
     assert [bin_of(s) for s in (0.0, first_s - 1, first_s, 1e12)] == [0, 0, 1, len(PRIOR) - 1]
     assert len(EDGES_S) == len(PRIOR) + 1
     assert EDGES_S[-1] == math.inf
+
+
+def alike(number: int, user: str, service_s: float, *, limit_s: float = math.inf) -> list[Trained]:
+    """Return jobs that ended, each a day after the one before."""
+    job = a_job(user, limit_s=limit_s)
+    return [
+        Trained(JobId(f"{user}{n}"), job, DAY_S * n, DAY_S * n + service_s, service_s)
+        for n in range(number)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("median_s", [600.0, 4 * HOUR_S, 40 * HOUR_S])
+def test_beliefs_become_calibrated_on_any_site(seed: int, median_s: float) -> None:
+    """Log-normal durations of 12 users, none with a limit: the prior is far off for most of them.
+
+    Of 600 jobs, the last 400: about half outlast their median, a quarter and a tenth the others.
+    """
+    draw, known, jobs = Random(f"site {seed}"), Durations(), []
+    for number in range(600):
+        user = draw.choice([f"user{n}" for n in range(12)])
+        jobs.append((a_job(user), median_s * math.exp(draw.gauss(0.0, 1.2)), JobId(str(number))))
+    beyond = [0, 0, 0]
+    for number, (job, service_s, job_id) in enumerate(jobs):
+        belief = known.belief(job, 0.0)
+        for place, chance in enumerate(CHANCES):
+            beyond[place] += number >= 200 and service_s > belief.rest_s(0.0, chance)
+        known.see(job_id, job, 0.0)
+        known.end(job_id, job, service_s)
+        known.renew()
+    half, quarter, tenth = (count / 400 for count in beyond)
+    assert 0.4 <= half <= 0.6
+    assert 0.15 <= quarter <= 0.35
+    assert 0.03 <= tenth <= 0.15
+
+
+def test_a_site_whose_jobs_outlast_what_is_believed_gets_wider_beliefs() -> None:
+    """Also for new users: what was wrong of others' jobs corrects what is believed of theirs."""
+    known = Durations.of([job for n in range(40) for job in alike(4, f"u{n}", 200 * HOUR_S)])
+    plain = Durations.of([job for n in range(40) for job in alike(4, f"u{n}", 200 * HOUR_S)])
+    plain.calibration = Calibration(10.0, 400.0)
+    new = a_job("new", limit_s=1000 * HOUR_S)
+    plain.renew()
+    for chance in (0.25, 0.5, 0.75):
+        after_s = known.belief(new, 0.0).rest_s(0.0, chance)
+        assert after_s > 1.2 * plain.belief(new, 0.0).rest_s(0.0, chance)
+
+
+def test_a_job_that_trains_on_counts_for_the_correction_as_far_as_it_has_come() -> None:
+    """Jobs of twenty users that outlast what is believed widen beliefs before they end."""
+    known = Durations()
+    for number in range(20):
+        known.see(JobId(str(number)), a_job(f"u{number}", limit_s=900 * HOUR_S), 0.0)
+    new = a_job("new", limit_s=40 * HOUR_S)
+    before_s = known.belief(new, 0.0).rest_s(0.0, 0.5)
+    for number in range(20):
+        unsized = a_job(f"u{number}", limit_s=900 * HOUR_S)
+        known.see(JobId(str(number)), unsized, 300 * HOUR_S)
+    known.renew()
+    assert known.belief(new, 0.0).rest_s(0.0, 0.5) > 1.2 * before_s
+    assert known.coverage.shares() == ()
+
+
+def test_coverage_says_how_many_outlasted_what_was_believed_of_them() -> None:
+    """Each is judged by the belief of before it trained."""
+    known = Durations()
+    belief = known.belief(a_job(limit_s=10 * HOUR_S), 0.0)
+    ends_s = (0.0, *(belief.rest_s(0.0, chance) * 1.01 for chance in CHANCES), 10 * HOUR_S)
+    for number, service_s in enumerate(ends_s[:4]):
+        known.see(JobId(str(number)), a_job(limit_s=10 * HOUR_S), 0.0)
+        known.end(JobId(str(number)), a_job(limit_s=10 * HOUR_S), service_s)
+    assert known.coverage.shares() == (0.75, 0.5, 0.25)
+
+
+def test_limits_tell_apart_who_gives_them_with_care_and_who_does_not() -> None:
+    """A user's jobs with a short limit are believed short, those at the partition's are not."""
+    careful = alike(40, "ada", 0.4 * HOUR_S, limit_s=HOUR_S)
+    at_longest = alike(40, "ben", 20 * HOUR_S, limit_s=240 * HOUR_S)
+    known = Durations.of([*careful, *at_longest])
+    short, long = (
+        known.belief(a_job("ada", "new", limit_s=hours * HOUR_S), 0.0) for hours in (1.0, 240.0)
+    )
+    assert short.mean_left_s(0.0) < 0.7 * HOUR_S
+    assert long.mean_left_s(0.0) > 10 * HOUR_S
+
+
+def test_jobs_of_a_user_that_often_fail_at_once_are_known_as_such() -> None:
+    """The next one probably fails as well; one that has trained for an hour is as others' are."""
+    fails = [*alike(60, "eve", 20.0, limit_s=24 * HOUR_S), *alike(20, "eve", 9 * HOUR_S)]
+    others = [job for n in range(12) for job in alike(8, f"u{n}", 9 * HOUR_S, limit_s=24 * HOUR_S)]
+    known = Durations.of([*fails, *others])
+    eve, other = (known.belief(a_job(u, "x", limit_s=24 * HOUR_S), 0.0) for u in ("eve", "u1"))
+    assert eve.rest_s(0.0, 0.5) < EDGES_S[1]
+    assert other.rest_s(0.0, 0.5) > HOUR_S
+    assert eve.rest_s(HOUR_S, 0.5) == pytest.approx(other.rest_s(HOUR_S, 0.5), rel=0.3)
+
+
+@pytest.mark.parametrize("limit_s", [math.inf, 20.0 * HOUR_S])
+@pytest.mark.parametrize("trained_s", [0.0, 100.0, 3.0 * HOUR_S])
+def test_the_mean_is_that_of_the_distribution(trained_s: float, limit_s: float) -> None:
+    """Of 4,000 evenly spread draws; the last bin, of more than a year, has almost no job."""
+    ended = [(a_job(), hours * HOUR_S) for hours in (0.5, 1.0, 2.0, 8.0, 30.0)] * 20
+    belief, number = some_history(*ended).belief(a_job(limit_s=limit_s), 0.0), 4000
+    draws_s = [belief.rest_s(trained_s, (n + 0.5) / number) for n in range(number)]
+    assert belief.mean_left_s(trained_s) == pytest.approx(sum(draws_s) / number, rel=0.05)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from hadar_slurm.cli.learning.speeds import medians
@@ -15,7 +13,7 @@ from hadar_slurm.core.learned_sizes import (
     learned_steps,
 )
 from hadar_slurm.core.throughput_model import Workload
-from hadar_slurm.core.type_failures import Work
+from hadar_slurm.core.type_failures import Unsized, Work
 
 FIT = Work(Workload("ann", "job:fit"), 1)
 
@@ -43,7 +41,7 @@ def test_enough_jobs_have_to_have_ended() -> None:
 
 
 def test_the_origin_names_the_narrowest_level_that_tells() -> None:
-    """Three jobs tell; then come the workload, its family, the user, and the site."""
+    """Three jobs tell; then come the workload, the user, and the site."""
     known = EndedJobs()
     for many, work in (
         (3, FIT),
@@ -55,8 +53,6 @@ def test_the_origin_names_the_narrowest_level_that_tells() -> None:
             known.add(job)
     assert known.origin(FIT) == "3 ended jobs of job:fit on 1 GPU"
     assert known.origin(Work(FIT.workload, 8)) == "8 ended jobs of job:fit"
-    other = Work(Workload("ann", "job:resnet (resnet-18)"), 1)
-    assert known.origin(other) == "4 ended jobs of job:resnet"
     assert known.origin(Work(Workload("ann", "job:new"), 1)) == "12 ended jobs of ann"
     assert known.origin(Work(Workload("eve", "job:new"), 1)) == "21 ended jobs of this site"
 
@@ -64,11 +60,11 @@ def test_the_origin_names_the_narrowest_level_that_tells() -> None:
 def test_a_size_is_learned_within_the_limit() -> None:
     """Jobs that end after ten minutes make a new one short, and its limit is the most."""
     known = jobs(40).durations
-    steps = learned_steps(known, FIT, done=0.0, best=10.0, limit_steps=math.inf)
+    steps = learned_steps(known, Unsized(FIT), done=0.0, best=10.0, stays=False)
     assert 3000 < steps < 18_000
-    assert learned_steps(known, FIT, done=0.0, best=10.0, limit_steps=100.0) == 100
+    assert learned_steps(known, Unsized(FIT, 10.0, 10.0), done=0.0, best=10.0, stays=False) == 100
     # One that has outlived all of them is taken to train on.
-    late = learned_steps(known, FIT, done=100_000.0, best=10.0, limit_steps=math.inf)
+    late = learned_steps(known, Unsized(FIT), done=100_000.0, best=10.0, stays=False)
     assert late > 105_000
 
 
@@ -86,7 +82,7 @@ def test_one_user_moves_the_sizes_of_others_by_a_bounded_part() -> None:
             known.add(job)
         known.durations.renew()
         new = Work(Workload("new", "job:y"), 1)
-        return learned_steps(known.durations, new, done=0.0, best=1.0, limit_steps=math.inf)
+        return learned_steps(known.durations, Unsized(new), done=0.0, best=1.0, stays=False)
 
     assert size(2000) == pytest.approx(size(60), rel=0.1)
 
@@ -104,3 +100,44 @@ def test_what_another_process_learned_is_taken_over() -> None:
 def test_medians_are_by_work() -> None:
     known = [*jobs(3, service_s=60.0).jobs.values(), *jobs(2, Work(FIT.workload, 2)).jobs.values()]
     assert list(medians(known)) == [(FIT, 3, 60.0), (Work(FIT.workload, 2), 2, 600.0)]
+
+
+def test_a_job_that_will_run_to_its_end_has_the_mean_size() -> None:
+    """Where lengths differ widely the index, which ranks what can be stopped, is below it."""
+    known = EndedJobs()
+    for number in range(60):
+        service_s = 300.0 if number % 2 else 36_000.0
+        for job in jobs(1, service_s=service_s, first=1 + number).jobs.values():
+            known.add(job)
+    durations, job = known.durations, Unsized(FIT, 86_400.0, 86_400.0)
+    index, mean = (
+        learned_steps(durations, job, done=0.0, best=1.0, stays=stays) for stays in (False, True)
+    )
+    assert mean == pytest.approx(durations.belief(job, 0.0).mean_left_s(0.0), abs=1.0)
+    assert index < 0.5 * mean
+
+
+def test_coverage_is_told_once_and_with_enough_jobs() -> None:
+    """Sixty jobs of ten users, as long as each other: the shares are of all that have ended."""
+    known = EndedJobs()
+    for number in range(60):
+        work = Work(Workload(f"u{number % 10}", "job:x"), 1)
+        for job in jobs(1, work, service_s=3000.0 + number, first=1 + number).jobs.values():
+            known.add(job)
+        if number < LEAST_JOBS - 1:
+            assert known.take_coverage() == {}
+    found = known.take_coverage()
+    assert found["jobs"] == 60
+    assert 1.0 >= found["beyond_q50"] >= found["beyond_q75"] >= found["beyond_q90"] >= 0.0
+    assert known.take_coverage() == {}
+
+
+def test_a_job_of_an_earlier_version_gets_its_limit() -> None:
+    """When the history is read again; it is not new."""
+    known = jobs(1)
+    (job,) = known.jobs.values()
+    assert not known.add(job._replace(asked_s=7200.0))
+    assert known.jobs[job.key].asked_s == 7200.0
+    assert known.news == {job.key}
+    assert not known.add(job)
+    assert known.jobs[job.key].asked_s == 7200.0

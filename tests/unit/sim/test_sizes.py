@@ -132,3 +132,12 @@ def test_sizes_are_learned_in_the_speeds_that_are_known() -> None:
     specs = [a_limited(str(n), 6_000, user="ada", workload="bert") for n in range(1, 5)]
     result, _ = play(*specs, sizes="learned", speeds="learned")
     assert result.completed == 4
+
+
+@pytest.mark.parametrize("sizes", ["oracle", "limit", "learned", "prior"])
+def test_a_run_says_how_many_jobs_outlasted_what_was_believed(sizes: str) -> None:
+    """Only where sizes are learned: of four jobs that train almost to their limits, all."""
+    specs = [a_limited(str(n), 59_900, 60_000, user=f"u{n}") for n in range(1, 5)]
+    result, _ = play(*specs, sizes=sizes)
+    assert result.beyond_q50 == (1.0 if sizes == "learned" else None)
+    assert (result.beyond_q90 is None) == (sizes != "learned")

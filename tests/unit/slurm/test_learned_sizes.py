@@ -166,3 +166,14 @@ def test_the_file_keeps_the_last_jobs_of_a_user(
         job.ended_s - 1e9 for job in kept.jobs.values() if job.work.workload.user == "ann"
     ) == [*range(23, 30)]
     assert sum(job.work.workload.user == "ben" for job in kept.jobs.values()) == 3
+
+
+def test_time_limits_of_ended_jobs_are_kept(tmp_path: Path) -> None:
+    """A job without one, and one whose limit becomes known later, too."""
+    path, work = tmp_path / "profile.sqlite", Work(Workload("ann", NAME), 2)
+    without = EndedJob(JobId("1"), 1e9, work, SHORT_S)
+    limited = EndedJob(JobId("2"), 1e9, work, SHORT_S)._replace(asked_s=LIMIT_S)
+    assert add_ended(path, [without, limited]) == 2
+    assert list(read_profile(path).ended.jobs.values()) == [without, limited]
+    assert add_ended(path, [without._replace(asked_s=7200.0)]) == 0
+    assert [job.asked_s for job in read_profile(path).ended.jobs.values()] == [7200.0, LIMIT_S]

@@ -119,7 +119,7 @@ def test_what_cannot_be_forgotten_is_said(path: Path) -> None:
     newer(path)
     content = path.read_bytes()
     for use in (lambda: forget(path, "ada"), lambda: read_profile(path)):
-        with pytest.raises(ProfileError, match="version 5, this reads 4"):
+        with pytest.raises(ProfileError, match="version 6, this reads 5"):
             use()
     assert path.read_bytes() == content
 

@@ -1,0 +1,1 @@
+"""How long jobs train that do not say so: what is believed, and whether it is calibrated."""
