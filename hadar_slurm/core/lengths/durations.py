@@ -2,17 +2,18 @@
 
 A level of knowledge has, by bin of the service, how many jobs came through it and how many of these
 ended in it; jobs that have not ended count as far as they have come (the product limit estimator;
-Kaplan and Meier, 1958). There are four levels, each mixed with the ones before: the site's jobs
-with the same time limit, the user's jobs with that limit, the user's jobs of the workload, and
-those on as many GPUs. First of all comes a prior that knows the limit only (`prior`). The fewer
-jobs of a level came so far, the more the level before counts. So users who give limits with care
-get others than those who leave them at the partition's, and a user whose jobs often fail within
-minutes is known for that, without a word on the jobs that do not.
+Kaplan and Meier, 1958). There are six levels, each mixed with the ones before: the site's jobs and
+the user's, those of the site and of the user with the same time limit, the user's jobs of the
+workload, and those on as many GPUs. First of all comes a prior that knows the limit only (`prior`).
+The fewer jobs of a level came so far, the more the level before counts. So users who give limits
+with care get others than those who leave them at the partition's, another limit and a new name do
+not hide a user's record, and a user whose jobs often fail within minutes is known for that, without
+a word on the jobs that do not. Jobs whose limits are not known say what they say by the first two.
 
 What comes of this is corrected by how earlier beliefs have turned out (`calibration`).
 
 Users are not trusted. What a user has run says most of that user's own jobs; for others it counts
-as at most `_FEW` jobs, in the level of the site as in the correction.
+as at most `_FEW` jobs, in the levels of the site as in the correction.
 
 The constants, of 2026-11-28, were chosen on dayone's ef01, ef06, philly1 and openb and on
 hadar480_burst and Sia's philly 1, and judged by ElasticFlow's clusters 03 and 10
@@ -24,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId
@@ -41,6 +43,8 @@ _FEW = 10.0
 _MOST_JOBS = 400.0
 # Jobs that ended before count in the beliefs of others of the next day on.
 _REPLAYED_S = 86_400.0
+# In place of a limit's bin: whatever the limit.
+_ANY = -1
 
 
 @dataclass(slots=True)
@@ -114,7 +118,7 @@ class Durations:
 
     calibration: Calibration = field(default_factory=lambda: Calibration(_FEW, _MOST_JOBS))
     _levels: dict[tuple[str | int, ...], Level] = field(default_factory=dict)
-    # Of each limit's bin, the users with their levels there.
+    # Of each limit's bin and of `_ANY`, the users with their levels there.
     _users: dict[int, dict[str, Level]] = field(default_factory=dict)
     _going: dict[JobId, _Going] = field(default_factory=dict)
     # Since the last `renew`.
@@ -204,35 +208,50 @@ class Durations:
         key = (unsized.work, asked, most)
         found = self._shares.get(key)
         if found is None:
-            levels = [self._levels[each] for each in _keys(unsized) if each in self._levels]
-            known = [(level.ended, level.passed()) for level in levels]
-            found = self._shares[key] = shares([self._site(asked), *known], prior(most))
+            own = [self._own(each) for each in _keys(unsized)]
+            known = [*self._site(_ANY), *own[0], *self._site(asked), *chain.from_iterable(own[1:])]
+            found = self._shares[key] = shares(known, prior(most))
         return Belief(found, unsized.limit_s)
 
-    def _site(self, asked: int) -> tuple[Counts, Counts]:
-        """Return the jobs of the site with a limit, each user's as few at most."""
+    def _own(self, key: tuple[str | int, ...]) -> list[tuple[Counts, Counts]]:
+        """Return the jobs of a level by bin, those that ended and that passed; [] of none."""
+        level = self._levels.get(key)
+        return [(level.ended, level.passed())] if level else []
+
+    def _site(self, asked: int) -> list[tuple[Counts, Counts]]:
+        """Return the same of the site's jobs with a limit, each user's as few at most.
+
+        Those with any limit count as few in all: limits differ more than jobs within one.
+        """
         if asked not in self._sites:
             ended, passed = [0.0] * (NUM_BINS + 1), [0.0] * (NUM_BINS + 1)
             for level in self._users.get(asked, {}).values():
-                came = level.passed()
-                weight = min(1.0, _FEW / max(came[0], 1.0))
-                ended = [
-                    sum_ + weight * more for sum_, more in zip(ended, level.ended, strict=True)
-                ]
-                passed = [sum_ + weight * more for sum_, more in zip(passed, came, strict=True)]
-            self._sites[asked] = ended, passed
-        return self._sites[asked]
+                part = _at_most_few(level.ended, level.passed())
+                ended, passed = map(_plus, (ended, passed), part)
+            found = ended, passed
+            self._sites[asked] = _at_most_few(*found) if asked == _ANY else found
+        return [self._sites[asked]]
 
     def _of(self, unsized: Unsized) -> list[Level]:
         """Return the levels to which a job belongs."""
-        keys = _keys(unsized)
-        levels = [self._levels.setdefault(key, Level()) for key in keys]
-        of_limit = self._users.setdefault(bin_of(unsized.asked_s), {})
-        of_limit[unsized.work.workload.user] = levels[0]
+        levels = [self._levels.setdefault(key, Level()) for key in _keys(unsized)]
+        for asked, level in zip((_ANY, bin_of(unsized.asked_s)), levels, strict=False):
+            self._users.setdefault(asked, {})[unsized.work.workload.user] = level
         return levels
 
 
+def _plus(one: Counts, other: Counts) -> Counts:
+    return [a + b for a, b in zip(one, other, strict=True)]
+
+
+def _at_most_few(ended: Counts, passed: Counts) -> tuple[Counts, Counts]:
+    """Return these jobs, with less weight where they are more than `_FEW`."""
+    weight = min(1.0, _FEW / max(passed[0], 1.0))
+    return [weight * count for count in ended], [weight * count for count in passed]
+
+
 def _keys(unsized: Unsized) -> tuple[tuple[str | int, ...], ...]:
-    """Return the levels to which a job belongs, the most general first."""
+    """Return the levels of the user to which a job belongs, the most general first."""
     user, name = unsized.work.workload.user, unsized.work.workload.name
-    return (bin_of(unsized.asked_s), user), (user, name), (user, name, unsized.work.num_gpus)
+    asked = bin_of(unsized.asked_s)
+    return (_ANY, user), (asked, user), (user, name), (user, name, unsized.work.num_gpus)
