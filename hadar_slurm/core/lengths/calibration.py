@@ -10,6 +10,9 @@ wider beliefs, and one whose jobs end earlier gets narrower ones.
 
 Jobs of a user are alike, and even a large number shows little of others': a user counts as a few
 jobs at most, and before any has ended it is as if one such user's jobs had been as expected.
+
+A job that leaves without an end that is known, such as one that is requeued, is as if it had never
+been: else ends would be expected of it that never come.
 """
 
 from __future__ import annotations
@@ -51,10 +54,14 @@ class Coverage:
 
 @dataclass(slots=True)
 class _Seen:
-    """By band, the ends of a user's jobs that were seen, and those that were expected."""
+    """By band, the ends of a user's jobs that were seen, and those that were expected.
+
+    `going`: those expected so far of the jobs that train.
+    """
 
     ended: Counts = field(default_factory=lambda: [0.0] * _BANDS)
     expected: Counts = field(default_factory=lambda: [0.0] * _BANDS)
+    going: Counts = field(default_factory=lambda: [0.0] * _BANDS)
 
 
 @dataclass
@@ -71,24 +78,29 @@ class Calibration:
     _ratios: tuple[float, ...] = (1.0,) * _BANDS
 
     def passed(self, user: str, belief: Belief, came: int, left: int) -> None:
-        """Count that a job has left behind the bins from `came` until `left`.
+        """Count that a job, which goes on, has left behind the bins from `came` until `left`.
 
         `belief` is the uncorrected one of before it trained.
         """
-        expected = self._users.setdefault(user, _Seen()).expected
-        for where, band in _bands(belief.ends, belief.limit_s)[came:left]:
-            expected[band] += _hazard(belief.ends[where])
+        _expect(self._users.setdefault(user, _Seen()).going, belief, came, left)
 
-    def ended(self, user: str, belief: Belief, came: int, service_s: float) -> None:
-        """Count a job that has ended after a service, having come to the bin `came` before.
+    def gone(self, user: str, belief: Belief, came: int) -> None:
+        """Count a job that has come to a bin no longer."""
+        going = self._users.setdefault(user, _Seen()).going
+        _expect(going, belief, 0, came, times=-1.0)
+        going[:] = [max(0.0, each) for each in going]  # but for rounding
+
+    def ended(self, user: str, belief: Belief, service_s: float) -> None:
+        """Count a job that has ended after a service, which goes on no longer.
 
         What ends at its limit says nothing of the rest, so it counts until then.
         """
         where, bands = bin_of(service_s), _bands(belief.ends, belief.limit_s)
-        self.passed(user, belief, came, where)
+        seen = self._users.setdefault(user, _Seen())
+        _expect(seen.expected, belief, 0, where)
         if where >= len(bands):
             return
-        seen, (_, band) = self._users.setdefault(user, _Seen()), bands[where]
+        _, band = bands[where]
         seen.expected[band] += _hazard(belief.ends[where] * part_of(where, service_s))
         seen.ended[band] += 1.0
         if sum(seen.ended) > self.most_jobs:
@@ -103,11 +115,12 @@ class Calibration:
         """Let what was counted since the last call matter."""
         ended, expected = [self.most_of_user] * _BANDS, [self.most_of_user] * _BANDS
         for seen in self._users.values():
-            count = max(sum(seen.ended), sum(seen.expected))
+            awaited = [a + b for a, b in zip(seen.expected, seen.going, strict=True)]
+            count = max(sum(seen.ended), sum(awaited))
             weight = min(1.0, self.most_of_user / count) if count else 0.0
             for band in range(_BANDS):
                 ended[band] += weight * seen.ended[band]
-                expected[band] += weight * seen.expected[band]
+                expected[band] += weight * awaited[band]
         self._ratios = tuple(e / x for e, x in zip(ended, expected, strict=True))
 
     def corrected(self, ends: Shares, limit_s: float) -> Shares:
@@ -119,6 +132,11 @@ class Calibration:
 
 def _hazard(share: float) -> float:
     return -math.log(max(1.0 - share, 1e-9))
+
+
+def _expect(counts: Counts, belief: Belief, came: int, left: int, *, times: float = 1.0) -> None:
+    for where, band in _bands(belief.ends, belief.limit_s)[came:left]:
+        counts[band] += times * _hazard(belief.ends[where])
 
 
 def _bands(ends: Shares, limit_s: float) -> list[tuple[int, int]]:

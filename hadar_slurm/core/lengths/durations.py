@@ -155,9 +155,9 @@ class Durations:
         self.see(job_id, unsized, 0.0)
         job = self._going[job_id]
         user = job.unsized.work.workload.user
-        self.calibration.ended(user, job.belief, job.where, service_s)
-        self.calibration.judge(job.corrected, service_s)
         self.forget(job_id)
+        self.calibration.ended(user, job.belief, service_s)
+        self.calibration.judge(job.corrected, service_s)
         for level in self._of(unsized):
             level.end(bin_of(service_s))
 
@@ -173,16 +173,23 @@ class Durations:
             now = before._replace(where=where)
             user = before.unsized.work.workload.user
             self.calibration.passed(user, now.belief, before.where, where)
-        self.forget(job_id)
+        self._leave(job_id)
         self._going[job_id] = now
         for level in self._of(now.unsized):
             level.going[where] += 1.0
 
     def forget(self, job_id: JobId) -> None:
         """Count a job no longer that has left without an end."""
-        if job := self._going.pop(job_id, None):
+        if job := self._leave(job_id):
+            user = job.unsized.work.workload.user
+            self.calibration.gone(user, job.belief, job.where)
+
+    def _leave(self, job_id: JobId) -> _Going | None:
+        job = self._going.pop(job_id, None)
+        if job:
             for level in self._of(job.unsized):
                 level.going[job.where] -= 1.0
+        return job
 
     def renew(self) -> None:
         """Let what was counted since the last call matter."""

@@ -363,3 +363,26 @@ def test_jobs_whose_limits_are_not_known_tell(user: str) -> None:
     known = Durations.of([job for n in range(12) for job in alike(9, f"u{n}", 5 * HOUR_S)])
     median_s = known.belief(a_job(user, "x", limit_s=240 * HOUR_S), 0.0).rest_s(0.0, 0.5)
     assert 2.5 * HOUR_S < median_s < 10 * HOUR_S
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_jobs_that_leave_without_an_end_change_nothing(seed: int) -> None:
+    """Six of ten are requeued, say, at any time: a new user's jobs are believed as long as else."""
+    medians_s = []
+    for leaves in (0.0, 0.6):
+        draw, known = Random(f"leave {seed}"), Durations()
+        for number in range(900):
+            user, job_id = f"u{number % 30}", JobId(str(number))
+            service_s = 5 * HOUR_S * math.exp(draw.gauss(0.0, 1.2))
+            known.see(job_id, a_job(user), 0.0)
+            for part in (0.3, 0.6, 0.99):
+                known.see(job_id, a_job(user), part * service_s)
+            if draw.random() < leaves:
+                known.forget(job_id)
+            else:
+                known.end(job_id, a_job(user), service_s)
+            if number % 30 == 29:
+                known.renew()
+        medians_s.append(known.belief(a_job("new"), 0.0).rest_s(0.0, 0.5))
+    assert medians_s[1] == pytest.approx(medians_s[0], rel=0.2)
+    assert medians_s[1] == pytest.approx(5 * HOUR_S, rel=0.3)
