@@ -38,6 +38,7 @@ from hadar_slurm.core.cluster import Cluster
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.lengths.belief import Belief
 from hadar_slurm.core.lengths.bins import EDGES_S, bin_of
+from hadar_slurm.core.lengths.calibration import Coverage
 from hadar_slurm.core.lengths.durations import Durations
 from hadar_slurm.core.type_failures import Unsized
 from hadar_slurm.lab.inputs import TraceOptions, read_cluster, read_table, read_workload
@@ -56,7 +57,6 @@ TRACES = {
     "cluster03": ("elasticflow_cluster03.csv", *PLAIN),
     "cluster10": ("elasticflow_cluster10.csv", *PLAIN),
 }
-CHANCES = (0.5, 0.75, 0.9)
 WEEK_S, RENEW_S, HOUR_S = 7 * 86_400.0, 1800.0, 3600.0
 # Of traces without users.
 USERS, NEW_USER, LIMITS = 30, 0.2, "3x,35%"
@@ -178,13 +178,12 @@ def figures(jobs: Sequence[Played], held: Sequence[Belief]) -> dict[str, float]:
         return sum(means_s[n] for n in chosen) / sum(true_s[n] for n in chosen)
 
     pairs = list(zip(held, true_s, strict=True))
-    beyond = {
-        f"beyond_q{100 * chance:.0f}": sum(t > b.rest_s(0.0, chance) for b, t in pairs) / len(jobs)
-        for chance in CHANCES
-    }
+    coverage = Coverage()
+    for belief, service_s in pairs:
+        coverage.add(belief, service_s)
     return {
         "jobs": len(jobs),
-        **beyond,
+        **coverage.by_name(),
         "mean": over(numbers),
         "longest": over(longest),
         "hindsight": hindsight(jobs, longest),

@@ -85,12 +85,17 @@ class Belief:
             alive *= 1.0 - share
             if limit_s <= high_s:
                 return max(1.0, limit_s - trained_s)
-        return max(trained_s, EDGES_S[NUM_BINS] - trained_s)
+        return self._last_s(trained_s)
+
+    def _last_s(self, trained_s: float) -> float:
+        """Return how long a job that comes to the last bin, or has, trains on after `trained_s`."""
+        limit_s = self.limit_s if trained_s < self.limit_s else math.inf
+        return min(max(trained_s, EDGES_S[NUM_BINS] - trained_s), limit_s - trained_s)
 
     def mean_left_s(self, trained_s: float) -> float:
         """Return the mean of the time that the job trains on, having trained `trained_s`.
 
-        Without a limit the last bin, of a year and more, counts as if all ended as they come to it.
+        Beyond the last edge, of eight months, it trains as long again, as in `rest_s`.
         """
         limit_s = self.limit_s if trained_s < self.limit_s else math.inf
         alive, found_s = 1.0, 0.0
@@ -100,6 +105,7 @@ class Belief:
             part = min(1.0, (limit_s - low_s) / (high_s - low_s))
             found_s += alive * part * (high_s - low_s) * (1.0 - 0.5 * part * share)
             if limit_s <= high_s:
-                break
+                return max(1.0, found_s)
             alive *= 1.0 - share
-        return max(1.0, found_s)
+        to_edge_s = max(0.0, EDGES_S[NUM_BINS] - trained_s)
+        return max(1.0, found_s + alive * (self._last_s(trained_s) - to_edge_s))

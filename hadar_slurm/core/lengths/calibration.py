@@ -37,8 +37,13 @@ class Coverage:
     beyond: Counts = field(default_factory=lambda: [0.0] * len(CHANCES))
 
     def add(self, belief: Belief, service_s: float) -> None:
-        """Judge what was believed of a job that has ended after a service."""
+        """Judge what was believed of a job that has ended after a service.
+
+        Slurm ends jobs some seconds after their limits: these count as ended at the limit, which no
+        quantile is beyond.
+        """
         self.jobs += 1.0
+        service_s = min(service_s, belief.limit_s)
         for place, chance in enumerate(CHANCES):
             self.beyond[place] += service_s > belief.rest_s(0.0, chance)
 

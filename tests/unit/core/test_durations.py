@@ -11,7 +11,7 @@ import pytest
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.lengths.belief import index_s
 from hadar_slurm.core.lengths.bins import EDGES_S, bin_of, prior
-from hadar_slurm.core.lengths.calibration import CHANCES, Calibration
+from hadar_slurm.core.lengths.calibration import CHANCES, Calibration, Coverage
 from hadar_slurm.core.lengths.durations import Durations, Level, Trained, shares
 from hadar_slurm.core.throughput_model import Workload
 from hadar_slurm.core.type_failures import Unsized, Work
@@ -305,11 +305,12 @@ def test_a_job_that_trains_on_counts_for_the_correction_as_far_as_it_has_come() 
 def test_coverage_says_how_many_outlasted_what_was_believed_of_them() -> None:
     """Each is judged by the belief of before it trained."""
     known = Durations()
-    belief = known.belief(a_job(limit_s=10 * HOUR_S), 0.0)
-    ends_s = (0.0, *(belief.rest_s(0.0, chance) * 1.01 for chance in CHANCES), 10 * HOUR_S)
-    for number, service_s in enumerate(ends_s[:4]):
-        known.see(JobId(str(number)), a_job(limit_s=10 * HOUR_S), 0.0)
-        known.end(JobId(str(number)), a_job(limit_s=10 * HOUR_S), service_s)
+    job = a_job(limit_s=EDGES_S[17] - 1.0)  # above the quantile .9
+    belief = known.belief(job, 0.0)
+    ends_s = (0.0, *(belief.rest_s(0.0, chance) * 1.01 for chance in CHANCES))
+    for number, service_s in enumerate(ends_s):
+        known.see(JobId(str(number)), job, 0.0)
+        known.end(JobId(str(number)), job, service_s)
     assert known.coverage.shares() == (0.75, 0.5, 0.25)
 
 
@@ -386,3 +387,24 @@ def test_jobs_that_leave_without_an_end_change_nothing(seed: int) -> None:
         medians_s.append(known.belief(a_job("new"), 0.0).rest_s(0.0, 0.5))
     assert medians_s[1] == pytest.approx(medians_s[0], rel=0.2)
     assert medians_s[1] == pytest.approx(5 * HOUR_S, rel=0.3)
+
+
+@pytest.mark.parametrize("late_s", [0.0, 1.0, 45.0])
+def test_a_job_that_its_limit_ends_is_judged_alike_however_late_slurm_is(late_s: float) -> None:
+    """Where all jobs are believed to reach their limits, none outlasts a quantile."""
+    limit_s = 10 * HOUR_S
+    known = Durations.of(alike(60, "ada", limit_s, limit_s=limit_s))
+    before = known.belief(a_job("ada", limit_s=limit_s), 0.0)
+    assert [before.rest_s(0.0, chance) for chance in CHANCES] == [limit_s] * len(CHANCES)
+    coverage = Coverage()
+    coverage.add(before, limit_s + late_s)
+    assert coverage.shares() == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("limit_s", [math.inf, 3e7])
+def test_a_job_beyond_the_last_edge_trains_as_long_again(limit_s: float) -> None:
+    """By the mean as by each quantile, and no longer than its limit."""
+    belief, trained_s = Durations().belief(a_job(limit_s=limit_s), 0.0), 2.3e7
+    expected_s = min(trained_s, limit_s - trained_s)
+    assert belief.mean_left_s(trained_s) == expected_s
+    assert belief.rest_s(trained_s, 0.5) == expected_s
