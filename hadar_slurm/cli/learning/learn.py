@@ -72,7 +72,7 @@ def learn(
 
 def _words(coverage: Coverage) -> str:
     """Return how many jobs outlasted what was believed of them, and how many should."""
-    return f"each of the {coverage.jobs:.0f} jobs known, judged by those before it: " + ", ".join(
+    return f"each of the last {coverage.jobs:.0f} jobs, judged by those before it: " + ", ".join(
         f"{share:.0%} outlasted the quantile {chance:g} (calibrated: {1 - chance:.0%})"
         for chance, share in zip(CHANCES, coverage.shares(), strict=True)
     )

@@ -23,6 +23,7 @@ hadar480_burst and Sia's philly 1, and judged by ElasticFlow's clusters 03 and 1
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -43,8 +44,12 @@ _FEW = 10.0
 _MOST_JOBS = 400.0
 # Jobs that ended before count in the beliefs of others of the next day on.
 _REPLAYED_S = 86_400.0
+# So many jobs, the newest, are judged by those before them: that takes about a second, within
+# a round of hadard, whose heartbeat has to go on. Older jobs count as ended only.
+MOST_REPLAYED = 5000
 # In place of a limit's bin: whatever the limit.
 _ANY = -1
+_NONE = [0.0] * (NUM_BINS + 1), [0.0] * (NUM_BINS + 1)
 
 
 @dataclass(slots=True)
@@ -53,17 +58,16 @@ class Level:
 
     ended: Counts = field(default_factory=lambda: [0.0] * (NUM_BINS + 1))
     going: Counts = field(default_factory=lambda: [0.0] * (NUM_BINS + 1))
-
-    @property
-    def num_ended(self) -> float:
-        """Return the weight of the jobs that have ended."""
-        return sum(self.ended)
+    # The sum of `ended`.
+    _weight: float = 0.0
 
     def end(self, where: int) -> None:
         """Count a job that has ended in a bin."""
         self.ended[where] += 1.0
-        if self.num_ended > _MOST_JOBS:
+        self._weight += 1.0
+        if self._weight > _MOST_JOBS:
             self.ended[:] = [each / 2.0 for each in self.ended]
+            self._weight /= 2.0
 
     def passed(self) -> Counts:
         """Return, by bin, the jobs that ended in it or have left it behind."""
@@ -112,24 +116,64 @@ class _Going(NamedTuple):
     corrected: Belief
 
 
+@dataclass(slots=True)
+class _Site:
+    """The jobs of the site with a limit, or any: those of each user as `_FEW` at most.
+
+    `changed`: the levels of the users with changes since the jobs were last counted; `is_old`:
+    these matter now.
+    """
+
+    changed: dict[str, Level] = field(default_factory=dict)
+    is_old: bool = True
+    _ended: Counts = field(default_factory=lambda: [0.0] * (NUM_BINS + 1))
+    _passed: Counts = field(default_factory=lambda: [0.0] * (NUM_BINS + 1))
+    _parts: dict[str, tuple[Counts, Counts]] = field(default_factory=dict)
+
+    def counts(self) -> tuple[Counts, Counts]:
+        """Return the jobs that ended, and those that passed, by bin."""
+        if self.is_old:
+            self.is_old = False
+            self._recount()
+        return self._ended, self._passed
+
+    def _recount(self) -> None:
+        for user, level in self.changed.items():
+            new = _at_most_few(level.ended, level.passed())
+            old = self._parts.get(user, _NONE)
+            self._parts[user] = new
+            self._ended, self._passed = (
+                [max(0.0, a + b - c) for a, b, c in zip(*counts, strict=True)]  # but for rounding
+                for counts in ((self._ended, new[0], old[0]), (self._passed, new[1], old[1]))
+            )
+        self.changed.clear()
+
+
 @dataclass
 class Durations:
     """What is known of a site's jobs: of those that have ended, and of those that have not."""
 
     calibration: Calibration = field(default_factory=lambda: Calibration(_FEW, _MOST_JOBS))
-    _levels: dict[tuple[str | int, ...], Level] = field(default_factory=dict)
-    # Of each limit's bin and of `_ANY`, the users with their levels there.
-    _users: dict[int, dict[str, Level]] = field(default_factory=dict)
+    _levels: defaultdict[tuple[str | int, ...], Level] = field(
+        default_factory=lambda: defaultdict(Level)
+    )
+    # Of each limit's bin and of `_ANY`.
+    _sites: defaultdict[int, _Site] = field(default_factory=lambda: defaultdict(_Site))
     _going: dict[JobId, _Going] = field(default_factory=dict)
     # Since the last `renew`.
     _shares: dict[tuple[object, ...], Shares] = field(default_factory=dict)
     _beliefs: dict[Unsized, Belief] = field(default_factory=dict)
-    _sites: dict[int, tuple[Counts, Counts]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, jobs: Iterable[Trained]) -> Durations:
-        """Return what is known after these jobs, each judged by what was known as it began."""
-        known, jobs = cls(), list(jobs)
+        """Return what is known after these jobs; the newest judged by what was known as each began.
+
+        Of more than `MOST_REPLAYED` jobs the older ones are not judged.
+        """
+        known, jobs = cls(), sorted(jobs, key=lambda job: job.ended_s)
+        old, jobs = jobs[:-MOST_REPLAYED], jobs[-MOST_REPLAYED:]
+        for job in old:
+            known._count(job.unsized, job.service_s)
         begins = ((job.began_s, 1, number) for number, job in enumerate(jobs))
         ends = ((job.ended_s, 0, number) for number, job in enumerate(jobs))
         renewed_s = -math.inf
@@ -158,6 +202,9 @@ class Durations:
         self.forget(job_id)
         self.calibration.ended(user, job.belief, service_s)
         self.calibration.judge(job.corrected, service_s)
+        self._count(unsized, service_s)
+
+    def _count(self, unsized: Unsized, service_s: float) -> None:
         for level in self._of(unsized):
             level.end(bin_of(service_s))
 
@@ -195,7 +242,8 @@ class Durations:
         """Let what was counted since the last call matter."""
         self._shares.clear()
         self._beliefs.clear()
-        self._sites.clear()
+        for site in self._sites.values():
+            site.is_old = True
         self.calibration.renew()
 
     def belief(self, unsized: Unsized, trained_s: float) -> Belief:
@@ -230,25 +278,17 @@ class Durations:
 
         Those with any limit count as few in all: limits differ more than jobs within one.
         """
-        if asked not in self._sites:
-            ended, passed = [0.0] * (NUM_BINS + 1), [0.0] * (NUM_BINS + 1)
-            for level in self._users.get(asked, {}).values():
-                part = _at_most_few(level.ended, level.passed())
-                ended, passed = map(_plus, (ended, passed), part)
-            found = ended, passed
-            self._sites[asked] = _at_most_few(*found) if asked == _ANY else found
-        return [self._sites[asked]]
+        if not (site := self._sites.get(asked)):
+            return []
+        counts = site.counts()
+        return [_at_most_few(*counts) if asked == _ANY else counts]
 
     def _of(self, unsized: Unsized) -> list[Level]:
         """Return the levels to which a job belongs."""
-        levels = [self._levels.setdefault(key, Level()) for key in _keys(unsized)]
+        levels = [self._levels[key] for key in _keys(unsized)]
         for asked, level in zip((_ANY, bin_of(unsized.asked_s)), levels, strict=False):
-            self._users.setdefault(asked, {})[unsized.work.workload.user] = level
+            self._sites[asked].changed[unsized.work.workload.user] = level
         return levels
-
-
-def _plus(one: Counts, other: Counts) -> Counts:
-    return [a + b for a, b in zip(one, other, strict=True)]
 
 
 def _at_most_few(ended: Counts, passed: Counts) -> tuple[Counts, Counts]:

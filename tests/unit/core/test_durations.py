@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.lengths import durations
 from hadar_slurm.core.lengths.belief import index_s
 from hadar_slurm.core.lengths.bins import EDGES_S, bin_of, prior
 from hadar_slurm.core.lengths.calibration import CHANCES, Calibration, Coverage
@@ -408,3 +409,47 @@ def test_a_job_beyond_the_last_edge_trains_as_long_again(limit_s: float) -> None
     expected_s = min(trained_s, limit_s - trained_s)
     assert belief.mean_left_s(trained_s) == expected_s
     assert belief.rest_s(trained_s, 0.5) == expected_s
+
+
+def test_of_many_jobs_the_newest_are_judged_and_all_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a user whose jobs are all older count as well, to the user and to others."""
+    monkeypatch.setattr(durations, "MOST_REPLAYED", 50)
+    known = Durations.of([*later(alike(50, "ben", HOUR_S)), *alike(30, "ada", 100 * HOUR_S)])
+    assert known.coverage.jobs == 50
+    for user, hours in (("ada", 100.0), ("ben", 1.0)):
+        median_s = known.belief(a_job(user, "x"), 0.0).rest_s(0.0, 0.5)
+        assert median_s == pytest.approx(hours * HOUR_S, rel=0.5)
+    without = Durations.of(later(alike(50, "ben", HOUR_S)))
+    new, chance = a_job("new"), 0.75
+    median_s = known.belief(new, 0.0).rest_s(0.0, chance)
+    assert median_s > 2.0 * without.belief(new, 0.0).rest_s(0.0, chance)
+
+
+def later(jobs: list[Trained]) -> list[Trained]:
+    """Return the jobs a year later."""
+    return [
+        job._replace(began_s=job.began_s + 365 * DAY_S, ended_s=job.ended_s + 365 * DAY_S)
+        for job in jobs
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_jobs_of_the_site_are_the_sum_over_its_users(seed: int) -> None:
+    """However often it is renewed between: each user counts as ten jobs at most."""
+    draw, often, once = Random(seed), Durations(), Durations()
+    for number in range(600):
+        job = a_job(f"u{draw.randrange(7)}", limit_s=draw.choice((10.0, 100.0)) * HOUR_S)
+        service_s = HOUR_S * math.exp(draw.gauss(0.0, 1.5))
+        for known in (often, once):
+            known.see(JobId(str(number)), job, service_s / 2)
+            if number % 3:
+                known.end(JobId(str(number)), job, service_s)
+        often.renew()
+        often.belief(job, 0.0)
+    once.renew()
+    for limit_s in (10.0 * HOUR_S, 100.0 * HOUR_S):
+        ended, passed = often._sites[bin_of(limit_s)].counts()
+        assert passed[0] == pytest.approx(70.0)
+        again = once._sites[bin_of(limit_s)].counts()
+        assert ended == pytest.approx(again[0])
+        assert passed == pytest.approx(again[1])
