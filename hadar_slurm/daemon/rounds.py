@@ -96,7 +96,8 @@ class _Rounds:
         more: dict[str, object] = {"held": first.ledger.num_held}
         more |= {"commands": self.life.take_answers(), "averages": first.take_averages()}
         more |= claim_facts(*source.take_judged())
-        if first.profile and (beliefs := first.profile.ended.take_coverage()):
+        profile = first.profile if first.settings.learns_sizes else None
+        if profile and (beliefs := profile.ended.take_coverage()):
             more["beliefs"] = beliefs
         if record.snapshot is not None and (copies := source.copy_facts()):
             more["forked"] = copies

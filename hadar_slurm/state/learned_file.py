@@ -159,14 +159,13 @@ def _ended_jobs(rows: Iterable[tuple[object, ...]]) -> Iterator[EndedJob]:
             and isinstance(gpus, int)
             and isinstance(service_s, float)
             and isinstance(limit_s, float)
-            and 0 <= limit_s <= _MAX_TIME_S
             and 0 <= ended_s <= _MAX_TIME_S
             and 0 < service_s <= _MAX_TIME_S
             and 1 <= gpus <= MAX_GPUS
         ):
             work = Work(Workload(user, workload), gpus)
             found = EndedJob(JobId(job), float(ended_s), work, service_s)
-            yield found._replace(asked_s=limit_s or math.inf)
+            yield found._replace(asked_s=limit_s if 0 < limit_s <= _MAX_TIME_S else math.inf)
 
 
 def _limit(job: EndedJob) -> float:

@@ -145,7 +145,7 @@ class LearnedSizes:
         """Let what was learned since the last time matter."""
         if now_s >= self._renewed_s + _RENEW_S:
             self._renewed_s = now_s
-            if self.ended.suffice:
+            if self.is_used and self.ended.suffice:
                 self.ended.durations.renew()
 
     def believed(

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fakes.fake_slurm import Asked, FakeJob, FakeSlurm
@@ -11,9 +17,11 @@ from fakes.fake_tools import FakeRunner
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.learned_sizes import LEAST_JOBS, EndedJob
+from hadar_slurm.core.lengths.durations import Durations, Trained
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.core.throughput_model import Workload
 from hadar_slurm.core.type_failures import Work
+from hadar_slurm.daemon.rounds import _Rounds
 from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.backend import SlurmBackend
@@ -177,3 +185,61 @@ def test_time_limits_of_ended_jobs_are_kept(tmp_path: Path) -> None:
     assert list(read_profile(path).ended.jobs.values()) == [without, limited]
     assert add_ended(path, [without._replace(asked_s=7200.0)]) == 0
     assert [job.asked_s for job in read_profile(path).ended.jobs.values()] == [7200.0, LIMIT_S]
+
+
+def test_where_time_limits_count_nothing_is_learned_of_the_ended_jobs(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `sizes: limit` no job is replayed, in no round; ended jobs are kept all the same."""
+    replayed: list[int] = []
+    of = Durations.of
+
+    def replay(jobs: Iterable[Trained]) -> Durations:
+        replayed.append(1)
+        return of(jobs)
+
+    monkeypatch.setattr(Durations, "of", replay)
+    job = cluster.submit(work_s=300.0)
+    cluster.fill(LEAST_JOBS, cluster.user())
+    for learns, expected in ((False, []), (True, [1])):
+        backend = cluster.backend(learns_sizes=learns)
+        for _ in range(8):
+            backend.observe()
+            backend.apply([])
+            cluster.slurm.advance(3600.0)
+        assert replayed == expected
+    assert job.state == "COMPLETED"
+    assert len(read_profile(cluster.path).ended.jobs) == LEAST_JOBS + 1
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_the_journal_has_no_beliefs_where_time_limits_count(cluster: Cluster, learns: bool) -> None:
+    """They are those of the ended jobs, once."""
+    cluster.fill(LEAST_JOBS, "ann")
+    backend, written = cluster.backend(learns_sizes=learns), list[dict[str, Any]]()
+    backend.observe()
+    rounds: Any = _Rounds(
+        config=SimpleNamespace(state_dir=cluster.directory, journal=""),  # type: ignore[arg-type]
+        life=SimpleNamespace(take_answers=dict),  # type: ignore[arg-type]
+        backends=[backend],
+        journal=SimpleNamespace(write=lambda *_, mode, more: written.append(more)),  # type: ignore[arg-type]
+        run=lambda: 0,
+        places=SimpleNamespace(),  # type: ignore[arg-type]
+        hides_jobs=False,
+    )
+    for _ in range(2):
+        rounds._record(SimpleNamespace(errors=(), failed_in="", snapshot=None), backend)
+    assert [line.get("beliefs", {}).get("jobs") for line in written] == [
+        LEAST_JOBS if learns else None,
+        None,
+    ]
+
+
+@pytest.mark.parametrize("limit_s", [1e13, -1.0])
+def test_a_limit_that_cannot_be_is_none(cluster: Cluster, limit_s: float) -> None:
+    """The rest of the row counts."""
+    cluster.fill(3, "ann")
+    with closing(sqlite3.connect(cluster.path)) as connection, connection:
+        connection.execute("UPDATE ended_jobs SET limit_s = ? WHERE job = '90001'", (limit_s,))
+    limits_s = [job.asked_s for job in read_profile(cluster.path).ended.jobs.values()]
+    assert limits_s == [math.inf] * 3
