@@ -68,8 +68,7 @@ class EndedJobs:
     news: set[Key] = field(default_factory=set)
     version: int = 0
     _counts: Counter[tuple[object, ...]] = field(default_factory=Counter)
-    # None until it is asked for.
-    _durations: Durations | None = None
+    _durations: Durations | None = None  # until it is asked for
     # The version of which the coverage was last asked for.
     _told: int = 0
 
@@ -119,8 +118,9 @@ class EndedJobs:
 
     def take_over(self, others: EndedJobs) -> None:
         """Replace all but the news by other jobs; what trains is to be seen again."""
-        mine = [self.jobs[key] for key in self.news]
-        merged = EndedJobs.of([*others.jobs.values(), *(j for j in mine if j.key not in others)])
+        merged = EndedJobs.of(others.jobs.values())
+        for key in sorted(self.news):
+            merged.add(self.jobs[key])
         self.jobs, self._counts, self._durations = merged.jobs, merged._counts, None
         self.version += 1
 

@@ -12,6 +12,7 @@ from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.core.job import Job, JobSpec, Phase
 from hadar_slurm.core.learned_sizes import learned_steps
 from hadar_slurm.core.lengths.belief import Belief
+from hadar_slurm.core.lengths.calibration import Coverage
 from hadar_slurm.core.lengths.durations import Durations, Trained
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput_model import Workload
@@ -120,8 +121,11 @@ class SizesBackend:
 
 
 def learned_from(specs: Iterable[JobSpec], gpu_types: Collection[GpuType]) -> Durations:
-    """Return what jobs say that have ended before, with their true sizes; each on these types."""
-    return Durations.of(
+    """Return what jobs say that have ended before, with their true sizes; each on these types.
+
+    They are not judged: coverage is that of the jobs played.
+    """
+    known = Durations.of(
         Trained(
             spec.job_id,
             Unsized(work_of(spec), spec.limit_s, spec.limit_steps / best),
@@ -132,6 +136,8 @@ def learned_from(specs: Iterable[JobSpec], gpu_types: Collection[GpuType]) -> Du
         for spec in specs
         if (best := spec.throughputs.best(gpu_types, spec.num_gpus)) > 0
     )
+    known.calibration.coverage = Coverage()
+    return known
 
 
 def work_of(spec: JobSpec) -> Work:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from hadar_slurm.cli.learning.speeds import medians
@@ -95,6 +97,20 @@ def test_what_another_process_learned_is_taken_over() -> None:
     known.take_over(jobs(5))
     assert {job for job, _ in known.jobs} == {"1", "2", "3", "4", "5", "9"}
     assert known.origin(FIT) == "6 ended jobs of job:fit on 1 GPU"
+
+
+@pytest.mark.parametrize("theirs_s", [math.inf, 3600.0])
+def test_a_limit_that_is_new_is_kept_where_another_process_knows_none(theirs_s: float) -> None:
+    """Else it would be lost before it is written; one that the other knows counts."""
+    known = jobs(2)
+    (job, _) = known.jobs.values()
+    known.add(job._replace(asked_s=7200.0))
+    others = EndedJobs.of(each._replace(asked_s=theirs_s) for each in jobs(5).jobs.values())
+    known.take_over(others)
+    assert known.jobs[job.key].asked_s == min(theirs_s, 7200.0)
+    assert known.news == {job.key}
+    assert len(known.jobs) == 5
+    assert known.origin(FIT) == "5 ended jobs of job:fit on 1 GPU"
 
 
 def test_medians_are_by_work() -> None:

@@ -125,6 +125,8 @@ def test_a_history_is_known_from_the_start() -> None:
     )
     assert result.jobs == result.completed == 1
     assert 0.7 * 60_000 < seen[0].spec.total_steps < 1.4 * 60_000
+    # The one job played is judged, and no other.
+    assert result.beyond_q50 == 0.0
 
 
 def test_sizes_are_learned_in_the_speeds_that_are_known() -> None:
