@@ -153,7 +153,7 @@ class LearnedSizes:
     ) -> tuple[JobSpec, str]:
         """Return a job with its learned size, and what that rests on; "" where it is not used.
 
-        `spec` has as many steps as fit the time limit.
+        `spec` has as many steps as fit the time limit; it is judged by all of the limit, as later.
         """
         work = work_of(seen.description, spec.user)
         if not self.is_used or seen.description.steps or work is None or not self.ended.suffice:
@@ -165,7 +165,7 @@ class LearnedSizes:
         job, ended = Unsized(work, asked_s, spec.total_steps / best), self.ended
         if seen.row.state == "RUNNING":
             self._training.add(spec.job_id)
-            ended.durations.see(spec.job_id, job, steps_done / best)
+            ended.durations.see(spec.job_id, job._replace(limit_s=asked_s), steps_done / best)
         stays = seen.is_pending and not spec.can_checkpoint
         total = learned_steps(ended.durations, job, done=steps_done, best=best, stays=stays)
         remark = f"its size is learned, from {ended.origin(work)}"

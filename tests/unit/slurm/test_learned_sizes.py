@@ -212,6 +212,20 @@ def test_where_time_limits_count_nothing_is_learned_of_the_ended_jobs(
     assert len(read_profile(cluster.path).ended.jobs) == LEAST_JOBS + 1
 
 
+def test_a_job_is_judged_by_all_of_its_limit(cluster: Cluster) -> None:
+    """As after a restart; its size has only the steps that fit the limit on a slower type."""
+    job, backend = cluster.submit(), cluster.backend()
+    cluster.fill(LEAST_JOBS, cluster.user(), service_s=100 * LIMIT_S)
+    assert seconds(seen(backend, job)) < LIMIT_S
+    for _ in range(3):
+        seen(backend, job)
+        cluster.slurm.advance(60.0)
+    assert job.state == "RUNNING"
+    assert backend.profile
+    going = backend.profile.ended.durations._going[JobId(str(job.number))]
+    assert going.belief.limit_s == going.corrected.limit_s == LIMIT_S
+
+
 @pytest.mark.parametrize("learns", [True, False])
 def test_the_journal_has_no_beliefs_where_time_limits_count(cluster: Cluster, learns: bool) -> None:
     """They are those of the ended jobs, once."""
