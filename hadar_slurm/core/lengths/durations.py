@@ -44,7 +44,7 @@ _FEW = 10.0
 _MOST_JOBS = 400.0
 # Jobs that ended before count in the beliefs of others of the next day on.
 _REPLAYED_S = 86_400.0
-# So many jobs, the newest, are judged by those before them: that takes about a second, within
+# This number of jobs, the newest, is judged by those before: that takes 1 to 2 s of a core, within
 # a round of hadard, whose heartbeat has to go on. Older jobs count as ended only.
 MOST_REPLAYED = 5000
 # In place of a limit's bin: whatever the limit.

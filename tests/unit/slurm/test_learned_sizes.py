@@ -190,7 +190,7 @@ def test_time_limits_of_ended_jobs_are_kept(tmp_path: Path) -> None:
 def test_where_time_limits_count_nothing_is_learned_of_the_ended_jobs(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `sizes: limit` no job is replayed, in no round; ended jobs are kept all the same."""
+    """With `sizes: limit` no job is replayed, in no round; ended jobs are kept as well."""
     replayed: list[int] = []
     of = Durations.of
 
