@@ -20,7 +20,7 @@ from hadar_slurm.core.learned_sizes import LEAST_JOBS, EndedJob
 from hadar_slurm.core.lengths.durations import Durations, Trained
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.core.throughput_model import Workload
-from hadar_slurm.core.type_failures import Work
+from hadar_slurm.core.type_failures import Unsized, Work
 from hadar_slurm.daemon.rounds import _Rounds
 from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.description import Description
@@ -247,6 +247,22 @@ def test_the_journal_has_no_beliefs_where_time_limits_count(cluster: Cluster, le
         LEAST_JOBS if learns else None,
         None,
     ]
+
+
+def test_a_file_that_kept_no_time_limits_still_tells(cluster: Cluster) -> None:
+    """Its jobs say how long those train that have a limit: here within a factor of two."""
+    with closing(sqlite3.connect(cluster.path)) as connection, connection:
+        for version in range(1, 5):
+            connection.execute(store._TABLES[version])
+        connection.execute("PRAGMA user_version = 4")
+        rows = [(str(n), 10**9 + n, f"u{n % 8}", NAME, 2, 6 * 3600.0) for n in range(80)]
+        connection.executemany("INSERT INTO ended_jobs VALUES (?,?,?,?,?,?)", rows)
+    known = read_profile(cluster.path).ended
+    assert len(known.jobs) == 80
+    for user in ("u1", "new"):
+        job = Unsized(Work(Workload(user, "job:other"), 1), 86_400.0, 86_400.0)
+        median_s = known.durations.belief(job, 0.0).rest_s(0.0, 0.5)
+        assert 3 * 3600.0 < median_s < 12 * 3600.0
 
 
 @pytest.mark.parametrize("limit_s", [1e13, -1.0])
