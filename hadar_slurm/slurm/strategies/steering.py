@@ -195,6 +195,7 @@ class Steering(Pinning):
     ) -> dict[JobId, str | SlurmError]:
         """Change jobs that are still as they were when this was planned; return the faults."""
         planned = self._now.nice
+        self.ledger.refresh()  # hadar release may have run
         self._now = self._now.updated(jobs, self.ledger.read_again(self.slurm, jobs))
         rows = {job: self._now.queue.get(job) for job in jobs}
         may = [job for job, row in rows.items() if row is not None and self._may_steer(row)]
@@ -202,8 +203,7 @@ class Steering(Pinning):
         self._same.clear()
         events = {}
         for job in may:
-            is_known = self._now.nice.get(job) == planned.get(job)
-            new_nice = nice.get(job) if is_known else None
+            new_nice = nice.get(job) if self._now.nice.get(job) == planned.get(job) else None
             if event := self._event_of(self._now.queue[job], wanted[job], new_nice):
                 events[job] = event
         faults = self.ledger.attempt(self.slurm, events)

@@ -1079,3 +1079,31 @@ def test_a_hadard_that_dies_before_it_sends_what_it_has_recorded_harms_no_job(
         assert all(job.excluded for job in unsent)
     assert set(site.release_all()) <= {""}
     assert [job.excluded for job in jobs if job.excluded] == [("n1",)] * is_edited
+
+
+def test_a_release_within_a_round_is_no_edit_of_the_owners(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an operator, or by the reaper of a hadard that hung: the rest of the round knows of it."""
+    site.slurm.reserved = {"n1", "n2"}
+    jobs = [site.submit() for _ in range(4 * AT_ONCE)]
+    site.apply()
+    for job in jobs[::2]:
+        site.soon[JobId(job.key)] = a_gang("n2:k80:1")
+    attempt, parts = Ledger.attempt, []
+
+    def releases(ledger: Ledger, *given: Any, **more: Any) -> dict[JobId, SlurmError]:
+        faults = attempt(ledger, *given, **more)
+        parts.append(len(given[1]))
+        if len(parts) == 1:
+            with monkeypatch.context() as patched:
+                patched.setattr(Ledger, "attempt", attempt)
+                assert set(site.release_all()) <= {""}
+        return faults
+
+    monkeypatch.setattr(Ledger, "attempt", releases)
+    site.apply()
+    assert len(parts) > 1
+    written = Ledger(site.directory / FILE_NAME)
+    assert not any(written[JobId(job.key)].excluded.is_kept for job in jobs)
+    assert all(written[JobId(job.key)].steers for job in jobs if job.excluded)
