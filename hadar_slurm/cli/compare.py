@@ -100,7 +100,7 @@ def compare(
         typer.Option(
             help="Shares of the users, in percent, whose jobs the policies place: 10,30,50,100; "
             "drawn from --seed. Plain Slurm places all other jobs, slurm or those of --policy. "
-            " Needs a workload with users; --policy is then hadar by default."
+            "Needs a workload with users; --policy is then hadar by default."
         ),
     ] = None,
     movable: Annotated[

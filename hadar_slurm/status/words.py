@@ -25,6 +25,11 @@ class _Unpadded(io.TextIOBase):
     def __init__(self, file: TextIO) -> None:
         self._file, self._line = file, ""
 
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Return that of the other file, by which letters for tables are chosen."""
+        return self._file.encoding
+
     def write(self, text: str) -> int:
         """Write the lines that are complete now."""
         *lines, self._line = f"{self._line}{text}".split("\n")
