@@ -164,8 +164,8 @@ def _ended_jobs(rows: Iterable[tuple[object, ...]]) -> Iterator[EndedJob]:
             and 1 <= gpus <= MAX_GPUS
         ):
             work = Work(Workload(user, workload), gpus)
-            found = EndedJob(JobId(job), float(ended_s), work, service_s)
-            yield found._replace(asked_s=limit_s if 0 < limit_s <= _MAX_TIME_S else math.inf)
+            asked_s = limit_s if 0 < limit_s <= _MAX_TIME_S else math.inf
+            yield EndedJob(JobId(job), float(ended_s), work, service_s, asked_s=asked_s)
 
 
 def _limit(job: EndedJob) -> float:

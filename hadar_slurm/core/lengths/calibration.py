@@ -112,10 +112,6 @@ class Calibration:
             seen.ended[:] = [each / 2.0 for each in seen.ended]
             seen.expected[:] = [each / 2.0 for each in seen.expected]
 
-    def judge(self, belief: Belief, service_s: float) -> None:
-        """Judge the corrected belief of a job that has ended, for the coverage."""
-        self.coverage.add(belief, service_s)
-
     def renew(self) -> None:
         """Let what was counted since the last call matter."""
         ended, expected = [self.most_of_user] * _BANDS, [self.most_of_user] * _BANDS

@@ -201,7 +201,7 @@ class Durations:
         user = job.unsized.work.workload.user
         self.forget(job_id)
         self.calibration.ended(user, job.belief, service_s)
-        self.calibration.judge(job.corrected, service_s)
+        self.coverage.add(job.corrected, service_s)
         self._count(unsized, service_s)
 
     def _count(self, unsized: Unsized, service_s: float) -> None:

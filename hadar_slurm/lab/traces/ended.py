@@ -52,8 +52,8 @@ def ended_jobs(text: str, origin: str, table: ThroughputTable, cluster: Cluster)
         if best > 0 and end_s and spec.user and name:
             work = Work(Workload(spec.user, name), spec.num_gpus)
             service_s = spec.total_steps / best
-            job = EndedJob(spec.job_id, float(end_s), work, service_s)
-            jobs.append(job._replace(asked_s=spec.limit_s))
+            ended_s, asked_s = float(end_s), spec.limit_s
+            jobs.append(EndedJob(spec.job_id, ended_s, work, service_s, asked_s=asked_s))
         else:
             left_out += 1
     notes = [str(part) for part in trace.skipped]

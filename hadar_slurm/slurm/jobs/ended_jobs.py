@@ -137,9 +137,9 @@ class LearnedSizes:
         known = self.estimator.throughputs(description, row.user, gpu_types)
         speed, best = known.on(gpu_type, description.gpus), known.best(gpu_types, description.gpus)
         if speed > 0:
-            job = EndedJob(row.key, row.ended_s, work, lasted_s * speed / best)
+            service_s = lasted_s * speed / best
             self._training.discard(row.key)
-            self.ended.add(job._replace(asked_s=asked_s))
+            self.ended.add(EndedJob(row.key, row.ended_s, work, service_s, asked_s=asked_s))
 
     def renew(self, now_s: float) -> None:
         """Let what was learned since the last time matter."""

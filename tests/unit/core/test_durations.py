@@ -276,7 +276,7 @@ def test_beliefs_become_calibrated_on_any_site(seed: int, median_s: float) -> No
 
 
 def test_a_site_whose_jobs_outlast_what_is_believed_gets_wider_beliefs() -> None:
-    """Also for new users: what was wrong of others' jobs corrects what is believed of theirs."""
+    """Also for new users: how others' jobs outlasted beliefs corrects the beliefs of their jobs."""
     known = Durations.of([job for n in range(40) for job in alike(4, f"u{n}", 200 * HOUR_S)])
     plain = Durations.of([job for n in range(40) for job in alike(4, f"u{n}", 200 * HOUR_S)])
     plain.calibration = Calibration(10.0, 400.0)

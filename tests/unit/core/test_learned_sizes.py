@@ -43,7 +43,7 @@ def test_enough_jobs_have_to_have_ended() -> None:
 
 
 def test_the_origin_names_the_narrowest_level_that_tells() -> None:
-    """Three jobs tell; then come the workload, the user, and the site."""
+    """Three jobs are enough; then come the workload, the user, and the site."""
     known = EndedJobs()
     for many, work in (
         (3, FIT),
