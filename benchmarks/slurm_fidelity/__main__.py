@@ -35,7 +35,8 @@ def main() -> None:
     gather.add_argument("--steered", action="store_true", help="they are plays under hadard")
     judging = commands.add_parser("judge", help="simulate what was played, and write the page")
     judging.add_argument("names", nargs="*", metavar="NAME", help="others stay as recorded")
-    commands.add_parser("gains", help="simulate what was played steered; write its section")
+    gaining = commands.add_parser("gains", help="simulate what was played steered; write it")
+    gaining.add_argument("--recorded", action="store_true", help="as recorded; judge again")
     commands.add_parser("histories", help="compare plays as histories; write their section")
     given = parser.parse_args()
     # So that a play is cleaned up after SIGTERM as after Control-C.
@@ -127,19 +128,27 @@ def judge_all(given: argparse.Namespace) -> None:
 
 def judge_gains(given: argparse.Namespace) -> None:
     """Simulate what was played under hadard, and write the section and the record."""
-    from slurm_fidelity.gains import gains, record
+    from slurm_fidelity.gains import gains, record, with_plain
     from slurm_fidelity.jobs import read_lists, read_plays
 
+    lists, steered = read_lists(LISTS), read_plays(STEERED)
     judged = json.loads(JUDGED.read_text(encoding="utf-8"))["lists"]
     plain = {
         (each["list"], each["slurm"]): [figures["mean_jct_s"] for figures in each["simulated"]]
         for each in judged
     }
-    found = gains(read_lists(LISTS), read_plays(PLAYS), read_plays(STEERED), plain)
-    tree = record(found)
+    if given.recorded:
+        slurm = {play.list: play.slurm for play in steered}
+        plain_s = {
+            name: [value / lists[name].compression for value in plain[name, slurm[name]]]
+            for name in slurm
+        }
+        tree = with_plain(json.loads(GAINS.read_text(encoding="utf-8")), plain_s)
+    else:
+        tree = record(gains(lists, read_plays(PLAYS), steered, plain))
     GAINS.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
     _write_page(PAGE.read_text(encoding="utf-8"))
-    print(f"off by {tree['mean_off']:.1f} points in the mean of {len(found)} lists")
+    print(f"off by {tree['mean_off']:.1f} points in the mean of {len(tree['lists'])} lists")
 
 
 def judge_histories(given: argparse.Namespace) -> None:

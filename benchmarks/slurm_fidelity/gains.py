@@ -105,6 +105,26 @@ def _gain(
     )
 
 
+def with_plain(
+    tree: Mapping[str, Any], simulated_plain_s: Mapping[str, Sequence[float]]
+) -> dict[str, Any]:
+    """Return a record with other simulations of plain Slurm, by list, in seconds of real plays."""
+    lists = []
+    for each in tree["lists"]:
+        plain_s = simulated_plain_s[each["list"]]
+        simulated, alone = (
+            1.0 - mean(each[f"simulated_{kind}_s"]) / mean(plain_s) for kind in ("steered", "alone")
+        )
+        off = 100.0 * (simulated - each["real"])
+        changed = {"simulated": simulated, "alone": alone, "off": off}
+        lists.append({**each, "simulated_plain_s": list(plain_s), **changed})
+    return {
+        "mean_off": mean(abs(each["off"]) for each in lists),
+        "mean_alone_off": mean(100.0 * abs(each["alone"] - each["real"]) for each in lists),
+        "lists": lists,
+    }
+
+
 def mean_off(found: Sequence[Gain]) -> float:
     """Return the mean absolute difference of simulated and real gains, in points."""
     return mean(abs(gain.off) for gain in found)

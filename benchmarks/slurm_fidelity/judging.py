@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import cmath
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +10,13 @@ from itertools import combinations
 from slurm_fidelity.compare import Difference, Figures, difference, figures, mean_difference
 from slurm_fidelity.from_states import Agreement, agreement, begins_s
 from slurm_fidelity.jobs import JobList, Play
+from slurm_fidelity.passes import drawn, passes
 from slurm_fidelity.settings import policy_name
 from slurm_fidelity.simulated import simulate
 
-# Simulations of each list, with other lags: a lag decides which of two jobs takes a node.
-SEEDS = range(5)
+# Simulations of each play, with other lags: a lag decides which of two jobs takes a node. And those
+# with looks that are drawn as well.
+SEEDS, DRAWN = range(3), range(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class Judged:
     # Of the real starts, those that the policy decides alike from the same states; None where jobs
     # were requeued, of which only the last run is known.
     from_states: float | None
+    # As `off`, where it is not known when Slurm looked at its queue.
+    off_drawn: Difference | None = None
 
 
 def judge(lists: Mapping[str, JobList], plays: Iterable[Play], policy: str = "") -> list[Judged]:
@@ -51,37 +53,37 @@ def judge(lists: Mapping[str, JobList], plays: Iterable[Play], policy: str = "")
 
 
 def _judged(jobs: JobList, slurm: str, real: Sequence[Play], policy: str) -> Judged:
-    played = [_simulated(jobs, play, policy) for play in real]
-    ours = [mine for each in played for mine in each]
-    off = [difference(jobs, m, play) for each, play in zip(played, real, strict=True) for m in each]
+    played = [(play, mine) for play in real for mine in _simulated(jobs, play, policy)]
+    ours = [mine for _, mine in played]
+    off, off_drawn = (
+        mean_difference([difference(jobs, mine, play) for play, mine in each])
+        for each in (played, [(p, m) for p in real for m in _simulated(jobs, p, policy, True)])
+    )
     pairs = list(combinations(real, 2))
     return Judged(
         jobs,
         slurm,
         tuple(figures(jobs, play) for play in real),
         tuple(figures(jobs, play) for play in ours),
-        mean_difference(off),
+        off,
         mean_difference([difference(jobs, b, a) for a, b in pairs]) if pairs else None,
         max(play.late_s for play in real),
         max(play.load for play in real),
         None if jobs.preempts else _alike([agreement(jobs, play) for play in real]),
+        off_drawn,
     )
 
 
-def _simulated(jobs: JobList, play: Play, policy: str) -> list[Play]:
-    """Return simulations with the accidents of a real play: when Slurm looks at its queue."""
-    at, policy = pass_at(jobs, play), policy or policy_name(jobs, slurm=play.slurm)
+def _simulated(jobs: JobList, play: Play, policy: str, is_drawn: bool = False) -> list[Play]:
+    """Return simulations with the accidents of a real play: when Slurm looked at its queue."""
+    policy = policy or policy_name(jobs, slurm=play.slurm)
+    looks = drawn if is_drawn else passes
     return [
-        simulate(jobs, seed=seed, policy=policy, begin_s=begins_s(jobs, play), pass_at=at)
-        for seed in SEEDS
+        simulate(
+            jobs, looks(jobs, play, seed), seed=seed, policy=policy, begin_s=begins_s(jobs, play)
+        )
+        for seed in (DRAWN if is_drawn else SEEDS)
     ]
-
-
-def pass_at(jobs: JobList, play: Play) -> float:
-    """Return in which part of a real second Slurm looks at its queue, from the first starts."""
-    starts = sorted(run.start_s / jobs.compression for run in play.runs.values())
-    angles = [2j * math.pi * start for start in starts[: len(starts) // 3]]
-    return cmath.phase(sum(map(cmath.exp, angles))) / (2 * math.pi) % 1.0
 
 
 def _alike(found: Sequence[Agreement]) -> float:

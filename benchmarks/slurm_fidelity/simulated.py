@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from hadar_slurm.core.cluster import Cluster, JobId, Node
@@ -12,45 +12,56 @@ from hadar_slurm.core.job import JobSpec, Shape
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
+from hadar_slurm.lab.policies.slurm.looks import Looks
+from hadar_slurm.lab.policies.slurm.policy import PlainSlurm
 from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment
 from hadar_slurm.lab.study.figures import Result
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.policies.registry import make_policy
 from slurm_fidelity.jobs import JobList, ListedJob, Play, Run
+from slurm_fidelity.passes import Passes
 from slurm_fidelity.settings import policy_name, qos
 
 # Many steps, so that rounding to whole ones is nothing.
 _STEPS = 10**7
 # Real seconds from the end of a job to the start of the next, as measured on a quiet machine.
 LAGS_S = (0.05, 0.25)
+# Real seconds until a requeued job is gone, by starts after a requeue.
+_GONE_S = 0.2
+# Longer than any list: nothing happens but at arrivals, ends and looks.
+_LONG_S = 1e9
 # Real seconds from a limit to the end of the job, which has a second to end by itself.
 _KILLS_S = (1.0, 31.0)
 
 
 def simulate(
-    jobs: JobList, *, seed: int = 0, policy: str = "", begin_s: float = 0.0, pass_at: float = 0.5
+    jobs: JobList, passes: Passes, *, seed: int = 0, policy: str = "", begin_s: float = 0.0
 ) -> Play:
-    """Return what the simulator makes of a list.
+    """Return what the simulator makes of a list, where Slurm looks at its queue in these passes.
 
-    Each job holds its GPUs for some tenths of a real second more, in which Slurm sees its end and
-    starts the next; drawn from the seed. The list begins `begin_s` seconds after priorities were
-    computed, and the queue is first looked at `pass_at` real seconds later, then once a second.
+    Each job holds its GPUs for some tenths of a real second more, in which Slurm sees its end;
+    drawn from the seed. The list begins `begin_s` seconds after priorities were computed.
     """
     draw = random.Random(f"lags {seed}")
-    # The simulator's rounds, of a real second each, begin with the first job, if not at time 0.
     begin_s = max(begin_s, 2.0 * jobs.compression)
     specs = [
         spec_of(job, jobs, lagged.seconds, submitted_s=lagged.submit_s, limit_s=limit_s)
         for job, lagged, limit_s in zip(
             jobs.jobs,
-            _later(jobs, draw, begin_s, pass_at),
+            _later(jobs, draw, begin_s + passes.sbatch_s * jobs.compression),
             [_limit_s(job, jobs, draw) for job in jobs.jobs],
             strict=True,
         )
     ]
     limits = {JobId(str(job.number + 1)): jobs.limit_s(job) for job in jobs.jobs}
-    made = _WithLimits(make_policy(policy or policy_name(jobs)), limits)
-    settings = ExperimentSettings(round_s=float(jobs.compression))
+    plain = make_policy(policy or policy_name(jobs))
+    assert isinstance(plain, PlainSlurm)
+    looks = Looks(
+        *([begin_s + at_s * jobs.compression for at_s in each] for each in passes[:2]),
+        gone_after_s=_GONE_S * jobs.compression,
+    )
+    made = _WithLimits(replace(plain, looks=looks), limits)
+    settings = ExperimentSettings(round_s=_LONG_S)
     return as_play(jobs, run_experiment(specs, cluster_of(jobs), made, settings), begin_s)
 
 
@@ -78,6 +89,8 @@ class _WithLimits:
 
     policy: Policy
     limits: Mapping[JobId, float]
+    # As seen, by job.
+    specs: dict[JobId, JobSpec] = field(default_factory=dict, compare=False)
     keeps_limits: ClassVar[bool] = True
 
     @property
@@ -93,15 +106,17 @@ class _WithLimits:
         return bool(getattr(self.policy, "requeues", False))
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
-        jobs = [
-            replace(job, spec=replace(job.spec, limit_s=self.limits[job.job_id]))
-            for job in snapshot.jobs
-        ]
+        jobs = [replace(job, spec=self._seen(job.spec)) for job in snapshot.jobs]
         seen = Snapshot.of(
             now_s=snapshot.now_s, cluster=snapshot.cluster, jobs=jobs,
             occupied=dict(snapshot.occupied), rules=snapshot.rules, ended=snapshot.ended,
         )  # fmt: skip
         return self.policy.plan(seen, round_)
+
+    def _seen(self, spec: JobSpec) -> JobSpec:
+        if spec.job_id not in self.specs:
+            self.specs[spec.job_id] = replace(spec, limit_s=self.limits[spec.job_id])
+        return self.specs[spec.job_id]
 
 
 def cluster_of(jobs: JobList) -> Cluster:
@@ -144,15 +159,13 @@ def spec_of(
     )
 
 
-def _later(jobs: JobList, draw: random.Random, begin_s: float, pass_at: float) -> list[ListedJob]:
+def _later(jobs: JobList, draw: random.Random, begin_s: float) -> list[ListedJob]:
     """Return the jobs as a real Slurm runs them, a little longer, from `begin_s` on."""
     found: list[ListedJob] = []
-    first_s = pass_at * jobs.compression
     for job in jobs.jobs:
         lag_s = draw.uniform(*LAGS_S) * jobs.compression
         seconds = {k: (a + lag_s, b + lag_s) for k, (a, b) in job.seconds.items()}
-        submit_s = begin_s + max(job.submit_s, first_s)
-        found.append(replace(job, submit_s=submit_s, seconds=seconds))
+        found.append(replace(job, submit_s=begin_s + job.submit_s, seconds=seconds))
     return found
 
 

@@ -96,12 +96,13 @@ def test_the_page_sets_the_lists_that_were_chosen_on_apart(fidelity: ModuleType)
     figures = fidelity.compare.figures(jobs, play)
     off = fidelity.compare.difference(jobs, play, play)
     one = fidelity.judging.Judged(
-        jobs, "22.05", (figures,) * 2, (figures,), off, off, 0.1, 1.0, 0.9
+        jobs, "22.05", (figures,) * 2, (figures,), off, off, 0.1, 1.0, 0.9, off
     )
     two = replace(one, jobs=replace(jobs, name="other", is_for_tuning=True))
     parts = fidelity.page.parts([one, two])
     assert {name: part.lists for name, (_, part) in parts.items()} == {
-        "all lists": 2, "judged only": 1, "chosen on": 1, "Slurm 22.05": 2, "two real plays": 2
+        "all lists": 2, "judged only": 1, "chosen on": 1, "Slurm 22.05": 2,
+        "all lists, looks drawn": 2, "two real plays": 2
     }  # fmt: skip
     assert "| other, chosen on | 22.05 |" in fidelity.page.page([one, two], "Made today")
     kept = json.loads(json.dumps(fidelity.page.record([one, two], "Made today")))
@@ -113,6 +114,24 @@ def test_the_page_sets_the_lists_that_were_chosen_on_apart(fidelity: ModuleType)
         for name, (half, part) in parts.items()
     }
     assert fidelity.page.recorded(kept, {"some": one.jobs}, plays) == again[:1]
+
+
+def test_the_page_says_what_two_real_plays_agree_on(fidelity: ModuleType) -> None:
+    """Beside the simulation, with the lists on which they do not reach what is asked for."""
+    jobs, play = a_list(fidelity, [8, 8]), a_play(fidelity, [0, 5])
+    figures = fidelity.compare.figures(jobs, play)
+    same = fidelity.compare.difference(jobs, play, play)
+    other = replace(same, same_types=0.5, tau=0.8, jct=1.1)
+    one = fidelity.judging.Judged(
+        jobs, "22.05", (figures,) * 2, (figures,), replace(other, same_types=0.4), other,
+        0.1, 1.0, 0.9,
+    )  # fmt: skip
+    text = " ".join(fidelity.page.page([one], "Made today").split())
+    assert "| some | 22.05 | 2 | 50% | 40% | 0.80 | 0.80 | 0.80 | 0.095 | 0.095 |" in text
+    assert "90% of the jobs on the same types cannot be asked of a simulation: on 1 of 1" in text
+    assert "that is 0.80 of what a second real play does, and on 0 of 1 lists" in text
+    once = replace(one, between_real=None)
+    assert "What two real plays agree on" not in fidelity.page.page([once], "Made today")
 
 
 def test_a_list_that_preempts_has_a_partition_for_each_tier(fidelity: ModuleType) -> None:

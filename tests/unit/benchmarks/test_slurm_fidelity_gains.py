@@ -79,9 +79,28 @@ def test_the_section_says_how_far_the_simulated_gain_is_off(fidelity: ModuleType
     }
     text = fidelity.sections.gains_section(tree)
     assert "| some | 4 | 1 + 2 | 10.0 | 9.0, 9.4 |" in text
-    assert "| 8.0% | 20.0% | +12.0 | 30.0% | +22.0 | 0.4 | 2 |" in text
-    assert "the mean absolute difference is 6.5 points" in text
-    assert "1 of 2 lists are within 5. Alone it is 9.0." in text
+    assert "| 8.0% (6 to 10) | 20.0% | +12.0 | 30.0% | +22.0 | 0.4 | 2 |" in text
+    said = " ".join(text.split())
+    assert "the mean absolute difference is 6.5 points" in said
+    assert "1 of 2 lists are within 5. Alone it is 9.0." in said
+    assert "differ by 4.0 points in the mean and by 4.0 at most" in said
+    assert "between those of real plays on none, and beyond them on `some`." in said
+    apart = {"list": "apart", "steered_s": [7.0, 9.9], "real": 0.155}
+    said = " ".join(fidelity.sections.gains_section(tree | {"lists": [one | apart]}).split())
+    assert "between those of real plays on `apart`, and beyond them on none." in said
+
+
+def test_a_record_is_judged_anew_beside_other_plain_simulations(fidelity: ModuleType) -> None:
+    """What was simulated under steer is kept."""
+    one = {
+        "list": "some", "simulated_plain_s": [10.0], "simulated_steered_s": [8.0],
+        "simulated_alone_s": [6.0], "simulated": 0.2, "alone": 0.4, "off": 10.0, "real": 0.1,
+    }  # fmt: skip
+    tree = fidelity.gains.with_plain({"lists": [one]}, {"some": [9.0, 7.0]})
+    found = tree["lists"][0]
+    assert (found["simulated"], found["alone"]) == (0.0, 0.25)
+    assert tree["mean_off"] == pytest.approx(10.0)
+    assert tree["mean_alone_off"] == pytest.approx(15.0)
 
 
 def test_a_section_is_put_in_and_replaced(fidelity: ModuleType) -> None:

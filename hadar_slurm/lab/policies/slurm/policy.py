@@ -6,9 +6,9 @@ Backfill plans the waiting jobs in the order of priority. One that can run now t
 what those before it leave, starts; for each other one whole nodes are held, from the time at which
 a test of the running jobs' time limits lets it start. Nothing is held beyond bf_window, so that
 longer jobs may start before a gang that waits for more than that. The main scheduler, which starts
-jobs in the same order until the first that has to wait, adds nothing to this. Jobs are never
-stopped, unless QOS preempt (`preemption`): then jobs go by the priority of their QOS first, and one
-that could not start may have others requeued.
+jobs in the same order until the first that has to wait, adds nothing to this, unless both look at
+times of their own (`looks`). Jobs are never stopped, unless QOS preempt (`preemption`): then jobs
+go by the priority of their QOS first, and one that could not start may have others requeued.
 
 Source: Slurm's documentation (sched_config.html, slurm.conf) and source (22.05: backfill.c), and a
 real slurmctld (docs/slurm-fidelity.md).
@@ -28,6 +28,7 @@ from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, Shape
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
+from hadar_slurm.lab.policies.slurm.looks import Look, Looks
 from hadar_slurm.lab.policies.slurm.preemption import MadeRoom, Preemptible, room_by_stops
 from hadar_slurm.lab.policies.slurm.priority import Holding, Priorities
 from hadar_slurm.lab.policies.slurm.requests import UserRequest, written
@@ -47,8 +48,10 @@ class SlurmMemory:
     requests: Mapping[JobId, UserRequest] = field(default_factory=dict)
     # When each running job started, in seconds.
     started_s: Mapping[JobId, float] = field(default_factory=dict)
-    # When the queue was last looked at, in seconds.
+    # When the queue was last looked at, and jobs were last requeued, in seconds.
     looked_s: float = -math.inf
+    stopped_s: float = -math.inf
+    planned_s: float = -math.inf
     # When each requeued job may start again, in seconds.
     begins_s: Mapping[JobId, float] = field(default_factory=dict)
 
@@ -59,6 +62,8 @@ class PlainSlurm:
 
     settings: SlurmSettings = field(default_factory=SlurmSettings)
     name: str = "slurm"
+    # None: at each arrival and end, or as often as `bf_interval` says.
+    looks: Looks | None = None
     # hadard is not there to adjust time limits to GPU types.
     keeps_limits: ClassVar[bool] = True
 
@@ -86,11 +91,13 @@ class PlainSlurm:
             for job_id in allocator.placed
         }
         now_s, begins_s = snapshot.now_s, memory.begins_s
-        is_due = now_s >= memory.looked_s + self.settings.bf_interval
-        if is_due and (self.settings.preempt or any(allocator.free.values())):
+        look = self._look(snapshot, memory)
+        if look is not Look.NONE and (self.settings.preempt or any(allocator.free.values())):
             queue = [job for job in waiting.values() if begins_s.get(job.job_id, now_s) <= now_s]
-            rank = partial(self._rank, priorities.by_job)
-            _Backfill(allocator, requests, started_s, self.settings).run(sorted(queue, key=rank))
+            queue.sort(key=partial(self._rank, priorities.by_job))
+            waits = self.looks is not None
+            turn = _Turn(allocator, requests, started_s, self.settings, waits_for_gone=waits)
+            turn.run(queue, look)
         stopped = started_s.keys() - allocator.placed.keys()
         if stopped or begins_s:
             again_s = now_s + self.settings.requeue_delay
@@ -104,10 +111,26 @@ class PlainSlurm:
             replace(priorities, held=held),
             requests,
             {job_id: started_s.get(job_id, now_s) for job_id in allocator.placed},
-            looked_s=now_s if is_due else memory.looked_s,
+            looked_s=memory.looked_s if look is Look.NONE else now_s,
+            stopped_s=now_s if stopped else memory.stopped_s,
+            planned_s=now_s,
             begins_s=begins_s,
         )
-        return allocator.plan(memory=kept)
+        plan = allocator.plan(memory=kept)
+        if self.looks is None:
+            return plan
+        return replace(plan, next_round_s=self.looks.next_s(now_s, kept.stopped_s))
+
+    def _look(self, snapshot: Snapshot, memory: SlurmMemory) -> Look:
+        if self.looks is None:
+            is_due = snapshot.now_s >= memory.looked_s + self.settings.bf_interval
+            return Look.BACKFILL if is_due else Look.NONE
+        return self.looks.look(
+            memory.planned_s,
+            snapshot.now_s,
+            has_ended=bool(snapshot.ended),
+            stopped_s=memory.stopped_s,
+        )
 
     def _rank(self, by_job: Mapping[JobId, float], job: Job) -> tuple[Any, ...]:
         job_id, spec = job.job_id, job.spec
@@ -140,8 +163,11 @@ class _Kind(NamedTuple):
     nodes: int
 
 
-class _Backfill:
-    """One pass over the queue."""
+class _Turn:
+    """One pass over the queue.
+
+    With `waits_for_gone` a job that has others requeued starts in a later one.
+    """
 
     def __init__(
         self,
@@ -149,8 +175,12 @@ class _Backfill:
         requests: Mapping[JobId, UserRequest],
         started_s: Mapping[JobId, float],
         settings: SlurmSettings,
+        *,
+        waits_for_gone: bool,
     ) -> None:
         self._allocator, self._requests, self._settings = allocator, requests, settings
+        self._waits_for_gone = waits_for_gone
+        self._going: list[Preemptible] = []
         snapshot = allocator.snapshot
         self._now_s = now_s = snapshot.now_s
         self._reach = Eligibility(snapshot)
@@ -176,9 +206,18 @@ class _Backfill:
         self._kinds: dict[object, _Kind] = {}
         self._found: dict[object, tuple[float, Taken] | None] = {}
 
-    def run(self, order: Sequence[Job]) -> None:
+    def run(self, order: Iterable[Job], look: Look) -> None:
         """Start the jobs that may start now, in this order."""
         jobs = [job for job in order if self._requests[job.job_id].groups]
+        if look is Look.MAIN:
+            # Nothing is held for others: the first that has to wait ends the turn.
+            all(self._plan(job, self._kind(job)) for job in jobs)
+        else:
+            self._backfill(jobs)
+        for each in self._going:
+            self._free(each)
+
+    def _backfill(self, jobs: Sequence[Job]) -> None:
         kinds = [self._kind(job) for job in jobs[: int(self._settings.bf_max_job_test)]]
         left = Counter(kinds)
         # What is held for a later start matters to those only that could start now.
@@ -206,6 +245,9 @@ class _Backfill:
             if start_s > since_s == now_s and (room := self._by_stops(job, kind, mask)):
                 start_s, taken = now_s, room.taken
                 self._stop(room.stopped)
+                if self._waits_for_gone:
+                    self._line.hold(now_s, now_s + limit_s, self._bits(taken))
+                    return False
             if start_s <= now_s:
                 self._start(job, taken, limit_s)
                 return True
@@ -235,11 +277,16 @@ class _Backfill:
         return room_by_stops(lower, find)
 
     def _stop(self, stopped: Iterable[Preemptible]) -> None:
-        by_id = self._allocator.snapshot.by_id
         for each in stopped:
-            self._allocator.take_back(by_id[each.job_id])
             self._candidates.remove(each)
-            self._room.stop(each.ending)
+            if self._waits_for_gone:
+                self._going.append(each)
+            else:
+                self._free(each)
+
+    def _free(self, stopped: Preemptible) -> None:
+        self._allocator.take_back(self._allocator.snapshot.by_id[stopped.job_id])
+        self._room.stop(stopped.ending)
 
     def _start(self, job: Job, taken: Taken, limit_s: float) -> None:
         slots = self._nodes.slots
