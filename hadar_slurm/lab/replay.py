@@ -23,7 +23,7 @@ from hadar_slurm.lab.study.compare import Cell, Record, StudyWorkload, figures_o
 from hadar_slurm.lab.study.experiment import ExperimentSettings, run_experiment, telling_ended
 from hadar_slurm.lab.study.gains.intervals import PERCENT
 from hadar_slurm.lab.study.gains.near import Check
-from hadar_slurm.lab.study.gains.pairs import PLAIN_SLURMS, Pair, paired
+from hadar_slurm.lab.study.gains.pairs import PLAIN_SLURMS, Pair, is_plain, paired
 from hadar_slurm.lab.study.gains.verdict import how_many_lose, users_tree
 from hadar_slurm.lab.study.gains.words import between, opponents, per_cent
 from hadar_slurm.lab.study.summary import HOUR_S, KILLED_WORDS
@@ -93,7 +93,8 @@ def replayed(past: Past, policy: str, *, is_quiet: bool) -> Replay:
             _run(replace(cell, policy=name), progress)
             for name in dict.fromkeys((policy, *PLAIN_SLURMS))
         ]
-    return Replay(tuple(runs), checked(runs[0], jobs.specs, past.ends_s), paired(runs[0], runs[1:]))
+    pair = None if is_plain(runs[0]) else paired(runs[0], runs[1:])
+    return Replay(tuple(runs), checked(runs[0], jobs.specs, past.ends_s), pair)
 
 
 def _run(cell: Cell, progress: Progress) -> Record:
@@ -137,7 +138,9 @@ def print_replay(console: Console, replay: Replay) -> None:
     console.print(table)
     if has_killed:
         console.print(KILLED_WORDS)
-    if (reason := why_not(replay.check)) is not None:
+    if is_plain(replay.runs[0]):
+        console.print("no gain is stated: this policy is plain Slurm, there is nothing to compare")
+    elif (reason := why_not(replay.check)) is not None:
         console.print(f"no gain is stated: {reason}")
     elif replay.pair is not None:
         for text in _gain_words(replay.pair, replay.check):

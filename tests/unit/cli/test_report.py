@@ -27,13 +27,13 @@ def report(*words: str) -> Result:
     return CliRunner().invoke(commands, ["report", *words])
 
 
-def write_rounds(path: Path, *times_s: float) -> None:
+def write_rounds(path: Path, *times_s: float, policy: str = "hadar") -> None:
     """Write rounds with two waiting jobs, one free V100 and one free K80."""
     journal = Journal(path)
     for time_s in times_s:
         jobs = [a_job("1", steps=4000), a_job("2", steps=4000)]
         snapshot = a_snapshot("1xV100,1xK80", *jobs, now_s=time_s)
-        journal.write(RoundRecord(Round(0, time_s, 360.0), "round end", "hadar", snapshot))
+        journal.write(RoundRecord(Round(0, time_s, 360.0), "round end", policy, snapshot))
     journal.close()
 
 
@@ -69,6 +69,21 @@ def test_the_replay_stands_beside_plain_slurm(journal: Path) -> None:
     assert [*tree["replay"]] == ["hadar", *PLAIN_SLURMS]
     assert (tree["replay_gain"], tree["replay_check"]["jobs"]) == (None, 0)
     assert tree["gpu_hours"]["V100"]["idle"] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("policy", ["slurm", "slurm:list:open"])
+def test_plain_slurm_is_compared_with_nothing(tmp_path: Path, policy: str) -> None:
+    """Where hadard's own policy is plain Slurm, whatever its words."""
+    path = tmp_path / "j.jsonl"
+    write_rounds(path, 0.0, 360.0, policy=policy)
+    text = report("--journal", str(path)).output
+    assert "this policy is plain Slurm, there is nothing to compare" in text
+    assert "beside" not in text
+    tree = json.loads(
+        CliRunner().invoke(commands, ["report", "--journal", str(path), "--json"]).stdout
+    )
+    assert sorted(tree["replay"]) == sorted(PLAIN_SLURMS)
+    assert [tree[f"replay_{name}"] for name in ("gain", "beside", "users")] == [None] * 3
 
 
 def ended_journal(path: Path, took_s: float) -> None:

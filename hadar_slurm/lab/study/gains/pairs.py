@@ -135,8 +135,13 @@ def plain_rows(group: ComparableRuns) -> list[PolicyRecords]:
     return [
         entry
         for entry in group.done
-        if is_of(entry, "slurm") and not entry.records[0].get("adoption")
+        if is_plain(entry.records[0]) and not entry.records[0].get("adoption")
     ]
+
+
+def is_plain(record: Record) -> bool:
+    """Return whether a run is plain Slurm's, whatever its words."""
+    return str(record["bare_policy"]).partition(":")[0] == "slurm"
 
 
 def is_of(entry: PolicyRecords, name: str) -> bool:
