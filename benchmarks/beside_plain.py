@@ -19,7 +19,8 @@ FIGURES = {
     "p99_slowdown": "p99 slow-down",
     "max_wait_s": "longest wait",
 }
-KNOWN = {"oracle": "true ones", "limit": "limits", "learned": "learned", "prior": "nothing"}
+# What was known of sizes; learned: from jobs that have ended.
+KNOWN = {"oracle": "true ones", "limit": "time limits", "learned": "history", "prior": "nothing"}
 JUDGED, PLAIN = "hadar", "slurm"
 HOUR_S = 3600.0
 # A difference of less is none: the figures are shown with as many digits.

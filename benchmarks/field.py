@@ -17,6 +17,7 @@ import argparse
 import json
 import platform
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -133,7 +134,7 @@ def play(data: Path, trace: str, policy: str, error: float) -> dict[str, Any]:
         "mean_ftf": found.mean_ftf,
         "moves": found.moves,
         "decision_ms": found.decision_ms_p50,
-        "made": _today(),
+        "made": _day(time.time()),
     }
 
 
@@ -214,7 +215,8 @@ def _printed(work: Path, old: Mapping[str, str]) -> Iterator[str]:
         if printed.exists():
             text = printed.read_text(encoding="utf-8").strip().replace("## ", "### ")
             lines = [line if "|" in line else wrapped(line) for line in text.split("\n")]
-            made = _made({(name, "", 0.0): {"made": _today()}}, [(name, "", 0.0)])
+            day = _day(printed.stat().st_mtime)
+            made = _made({(name, "", 0.0): {"made": day}}, [(name, "", 0.0)])
             yield "\n".join(
                 [f"## {title}\n", f"`python benchmarks/{name}.py`:\n", *lines, "", made, ""]
             )
@@ -222,8 +224,8 @@ def _printed(work: Path, old: Mapping[str, str]) -> Iterator[str]:
             yield f"## {old[title].rstrip()}\n"
 
 
-def _today() -> str:
-    return datetime.now(UTC).date().isoformat()
+def _day(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).date().isoformat()
 
 
 _COLUMNS = (

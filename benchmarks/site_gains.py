@@ -19,22 +19,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from beside_plain import FIGURES as ALL_FIGURES
+from beside_plain import HOUR_S, KNOWN
 from site_history import write
 
 Run = Mapping[str, Any]
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-KNOWN = {"prior": "nothing", "limit": "time limits", "learned": "history"}
+SIZES = ("prior", "limit", "learned")
 MOVABLE, ADOPTION = (0, 30, 100), (10, 30, 50, 100)
 JUDGED, PEERS = "hadar", ("srsf", "las")
 # Plain Slurm, by how users write their jobs (docs/policies.md); the strongest of them counts.
 PLAIN = ("slurm", "slurm:list", "slurm:list:open", "slurm:list:look")
 # What the users have who do not adopt a policy: the strongest of these on the drawn history.
 OTHERS = "slurm"
-FIGURES = {"mean_jct_s": "mean JCT", "ttd_s": "TTD", "p99_slowdown": "p99 slow-down"}
+FIGURES = {name: ALL_FIGURES[name] for name in ("mean_jct_s", "ttd_s", "p99_slowdown")}
 BOUNDS = {"mean_jct_s": "bound_mean_jct_gang_s", "ttd_s": "bound_ttd_gang_s"}
-HOUR_S = 3600.0
 # A difference of less is chance: any change moves single jobs.
 EVEN = 0.01
 
@@ -45,7 +46,7 @@ def commands(given: argparse.Namespace, history: Path, before: Path) -> list[lis
     common += ["--gpus-per-node", str(given.gpus_per_node), "--history", str(before), "--json"]
     common += ["--jobs-at-once", str(given.jobs_at_once)]
     return [
-        [*common, "--sizes", ",".join(KNOWN), "--movable", ",".join(map(str, MOVABLE)),
+        [*common, "--sizes", ",".join(SIZES), "--movable", ",".join(map(str, MOVABLE)),
          "--policy", ",".join((JUDGED, *PEERS, *PLAIN))],
         [*common, "--sizes", "learned", "--movable", "100",
          "--adoption", ",".join(map(str, ADOPTION)),
@@ -186,7 +187,7 @@ def killed(found: Mapping[tuple[str, int], Mapping[str, Run]]) -> list[str]:
 
 
 def _order(key: tuple[str, int]) -> tuple[int, int]:
-    return list(KNOWN).index(key[0]), key[1]
+    return SIZES.index(key[0]), key[1]
 
 
 def adopted(tree: Mapping[str, Any]) -> list[str]:
@@ -363,7 +364,7 @@ def draw(
         axis.sharey(axes[0])
     colours = {JUDGED: "#1b6ca8", "peer": "#d98324", "plain": "#8c8c8c"}
     for axis, share in zip(axes, MOVABLE, strict=False):
-        for place, sizes in enumerate(KNOWN):
+        for place, sizes in enumerate(SIZES):
             runs = found[sizes, share]
             peer, plain = (best(runs, "mean_jct_s", names) for names in (PEERS, PLAIN))
             bound = float(runs[JUDGED][BOUNDS["mean_jct_s"]]) / HOUR_S
@@ -376,7 +377,7 @@ def draw(
                     axis.text(place + 0.27 * (step - 1), height, name.removeprefix("slurm:"),
                               ha="center", va="bottom", fontsize=6)  # fmt: skip
             axis.hlines(bound, place - 0.42, place + 0.42, colors="black", linestyles="dotted")
-        axis.set_xticks(range(len(KNOWN)), list(KNOWN.values()), fontsize=8)
+        axis.set_xticks(range(len(SIZES)), [KNOWN[sizes] for sizes in SIZES], fontsize=8)
         axis.set_title(f"{share} % of the jobs can move", fontsize=9)
     axes[0].set_ylabel("mean completion time, h")
     last = axes[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -57,7 +58,7 @@ def some_runs() -> list[dict[str, Any]]:
 def test_the_strongest_plain_slurm_of_each_figure_is_the_opponent(pages: Pages) -> None:
     """Also where plain Slurm ran once for all that hadar knows; failed runs do not count."""
     fixed, moved = pages.beside.compared(some_runs(), [])
-    assert (fixed.known, fixed.movable, moved.movable) == ("learned", "0 %", "all")
+    assert (fixed.known, fixed.movable, moved.movable) == ("history", "0 %", "all")
     assert fixed.ratio("mean_jct_s") == pytest.approx(1.25)
     assert (fixed.strongest("mean_jct_s"), fixed.strongest("ttd_s")) == ("slurm:list:open", "slurm")
     assert moved.ratio("mean_jct_s") == pytest.approx(0.5)
@@ -73,14 +74,14 @@ def test_losses_come_first_and_every_row_says_what_was_known_and_moved(pages: Pa
     others = [run | {"trace": "u"} for run in some_runs()]
     lines = pages.beside.section(pages.beside.compared([*some_runs(), *others], gains))
     text = "\n".join(lines)
-    assert lines[0].startswith("* Known of sizes: learned; movable: 0 %. The mean JCT of hadar is")
-    loss = "| t | learned | 0 % | mean JCT | 10.00 | 8.00 `slurm:list:open` | 1.25 |"
+    assert lines[0].startswith("* Known of sizes: history; movable: 0 %. The mean JCT of hadar is")
+    loss = "| t | history | 0 % | mean JCT | 10.00 | 8.00 `slurm:list:open` | 1.25 |"
     gain = (
-        "| t | learned | 0 % | 10.00 | 8.00 `slurm:list:open` | 25 % longer "
+        "| t | history | 0 % | 10.00 | 8.00 `slurm:list:open` | 25 % longer "
         "| 40 % longer to 10 % shorter, 1 run |"
     )
     assert text.index("where hadar loses") < text.index(loss) < text.index(gain)
-    assert "| t | learned | all | 4.00 | 8.00 `slurm:list:open` | 50 % shorter | 1 run |" in text
+    assert "| t | history | all | 4.00 | 8.00 `slurm:list:open` | 50 % shorter | 1 run |" in text
     assert "1.43" in text.partition("TTD")[2]
     alone = pages.beside.section(pages.beside.compared(some_runs(), gains))
     assert alone[0].startswith("| where hadar loses")
@@ -144,3 +145,14 @@ def test_of_the_field_a_section_without_its_runs_stays(pages: Pages, tmp_path: P
     assert plain.count("| slurm:list:open |") == len(pages.field.TRACES)
     assert "*Made 2026-11-28 on" in plain
     assert pages.field.page({}, tmp_path, text) == text
+
+
+def test_what_another_program_printed_has_the_day_on_which_it_did(
+    pages: Pages, tmp_path: Path
+) -> None:
+    """Not that on which the page is written."""
+    printed = tmp_path / "hare.md"
+    printed.write_text("Some figures.\n", encoding="utf-8")
+    os.utime(printed, (1_790_000_000, 1_790_000_000))
+    text = pages.field.page({}, tmp_path)
+    assert "Some figures.\n\n*Made 2026-09-21 on" in text

@@ -40,7 +40,7 @@ def a_run(policy: str, sizes: str, movable: int, hours: float) -> dict[str, Any]
 def a_grid(gains: ModuleType, changes: Mapping[tuple[str, int, str], float]) -> list[Any]:
     return [
         a_run(policy, sizes, share, changes.get((sizes, share, policy), hours))
-        for sizes in gains.KNOWN
+        for sizes in gains.SIZES
         for share in gains.MOVABLE
         for policy, hours in TIMES_H.items()
     ]
@@ -83,15 +83,15 @@ def test_plain_slurm_stands_beside_all_that_moves(gains: ModuleType) -> None:
     """It runs once for all shares; once for what is known, or for each where jobs lack limits."""
     others = [run for run in a_grid(gains, {}) if not run["bare_policy"].startswith("slurm")]
     once = a_run("slurm", "oracle", 0, 3.0)
-    each = [a_run("slurm", sizes, 0, n) for n, sizes in enumerate(gains.KNOWN)]
+    each = [a_run("slurm", sizes, 0, n) for n, sizes in enumerate(gains.SIZES)]
     for run in (once, *each):
         del run["movable"]
     found = gains.grid([once, *others])
     assert {runs["slurm"]["mean_jct_s"] for runs in found.values()} == {3 * 3600.0}
-    assert len(found) == len(gains.KNOWN) * len(gains.MOVABLE)
+    assert len(found) == len(gains.SIZES) * len(gains.MOVABLE)
     found = gains.grid([*each, *others])
     for (sizes, _), runs in found.items():
-        assert runs["slurm"]["mean_jct_s"] == 3600.0 * list(gains.KNOWN).index(sizes)
+        assert runs["slurm"]["mean_jct_s"] == 3600.0 * gains.SIZES.index(sizes)
 
 
 def test_where_hadar_loses_comes_first(gains: ModuleType) -> None:
