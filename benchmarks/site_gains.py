@@ -246,7 +246,7 @@ def gains(tree: Mapping[str, Any]) -> list[str]:
             near = f"{100 * each['interval'][0]:.0f} to {100 * each['interval'][1]:.0f} %"
         cells = (
             KNOWN[each["sizes"]], f"{each['movable']:g} %", f"{100 * each['gain']:.0f} %",
-            near, f"`{each['beside'].partition(' (')[0]}`",
+            near, f"`{each['opponent'].partition(' (')[0]}`",
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines

@@ -73,7 +73,7 @@ class Replay:
             "replay_check": check,
             "replay_gain": self.gain,
             "replay_interval": near and [1.0 - near.high, 1.0 - near.low],
-            "replay_beside": self.pair.theirs["bare_policy"] if self.pair else None,
+            "replay_opponent": self.pair.theirs["bare_policy"] if self.pair else None,
             "replay_users": users_tree(self.pair.losers) if self.pair else None,
         }
 

@@ -50,7 +50,7 @@ def a_tree(gains: ModuleType, changes: Mapping[tuple[str, int, str], float]) -> 
     gain = {
         "policy": "hadar (sizes learned, 30 % movable)", "sizes": "learned", "movable": 30.0,
         "gain": 0.126,
-        "interval": [-0.02, 0.251], "beside": "slurm:list (sizes learned)",
+        "interval": [-0.02, 0.251], "opponent": "slurm:list (sizes learned)",
     }  # fmt: skip
     few = {**gain, "sizes": "prior", "movable": 0.0, "interval": None}
     return {"runs": a_grid(gains, changes), "gains": [gain, few]}

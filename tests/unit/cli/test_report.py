@@ -83,7 +83,7 @@ def test_plain_slurm_is_compared_with_nothing(tmp_path: Path, policy: str) -> No
         CliRunner().invoke(commands, ["report", "--journal", str(path), "--json"]).stdout
     )
     assert sorted(tree["replay"]) == sorted(PLAIN_SLURMS)
-    assert [tree[f"replay_{name}"] for name in ("gain", "beside", "users")] == [None] * 3
+    assert [tree[f"replay_{name}"] for name in ("gain", "opponent", "users")] == [None] * 3
 
 
 def ended_journal(path: Path, took_s: float) -> None:
@@ -140,7 +140,7 @@ def test_the_gain_has_an_interval_and_the_users_who_lose(tmp_path: Path) -> None
     tree = json.loads(report("--journal", str(path), "--json").stdout)
     assert tree["replay_interval"] == pytest.approx([0.0, 0.0], abs=1e-3)
     assert (tree["replay_users"]["number"], tree["replay_users"]["lose"]) == (12, 0)
-    assert tree["replay_beside"] == "slurm"
+    assert tree["replay_opponent"] == "slurm"
 
 
 def test_only_the_time_asked_for_counts(tmp_path: Path) -> None:

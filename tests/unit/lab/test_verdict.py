@@ -91,7 +91,7 @@ def test_the_gain_of_one_run_has_an_interval() -> None:
     low, high = found["interval"]
     assert found["gain"] == pytest.approx(0.2, abs=0.01)
     assert 0 < low < found["gain"] < high < 0.4
-    assert (found["policy"], found["beside"], found["movable"]) == ("hadar", "slurm", 0.0)
+    assert (found["policy"], found["opponent"], found["movable"]) == ("hadar", "slurm", 0.0)
     assert (
         f"by {found['gain']:.0%} (between {low * 100:.0f} and {high:.0%}) beside".replace("%", " %")
         in text
@@ -155,7 +155,7 @@ def test_a_policy_slurm_of_adopters_is_no_plain_slurm() -> None:
     ]
     records[2] |= {"mean_jct_s": 1.0}
     (gain,) = gains_tree(judgement_of(groups(records)))
-    assert (gain["beside"], gain["adoption"], round(gain["gain"], 2)) == ("slurm", 50.0, 0.2)
+    assert (gain["opponent"], gain["adoption"], round(gain["gain"], 2)) == ("slurm", 50.0, 0.2)
 
 
 def test_kinds_that_know_other_speeds_are_told_apart() -> None:

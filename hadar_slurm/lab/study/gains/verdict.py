@@ -99,7 +99,7 @@ def gains_tree(found: Judgement) -> list[Record]:
     return [
         {
             **{name: pair.ours.get(name) for name in _LABELS},
-            "beside": pair.theirs["policy"],
+            "opponent": pair.theirs["policy"],
             "is_near": found.is_near,
             "gain": 1.0 - pair.ratio,
             "interval": (near := pair.interval) and [1.0 - near.high, 1.0 - near.low],
