@@ -134,11 +134,11 @@ class Credit:
 
         Never less: who claims too much for small jobs would buy a rank for a large one.
         """
-        return _beyond(self.log_off * self._kept(now_s))
+        return self._beyond(self.log_off, now_s)
 
     def speeds_factor(self, now_s: float) -> float:
         """Return the factor by which given throughputs were off, 1 if they are believed."""
-        return _beyond(self.speeds_off * self._kept(now_s))
+        return self._beyond(self.speeds_off, now_s)
 
     def most_off(self, now_s: float) -> float:
         """Return by which factor given throughputs may differ from what is known; 1: not at all."""
@@ -152,9 +152,15 @@ class Credit:
         is_proven = self.jobs and self.factor(now_s) == 1.0 == self.speeds_factor(now_s)
         return None if is_proven else _rounded_up(min(left_s, _LONGEST_LIMIT_S))
 
-    def _kept(self, now_s: float) -> float:
-        """Return what is left by whole days, so that plans and the journal change once a day."""
-        return _kept(math.floor(max(0.0, now_s - self.at_s) / _DAY_S))
+    def _beyond(self, log_off: float, now_s: float) -> float:
+        """Return what is left of it by whole days, so that plans and the journal change once a day.
+
+        1 where a claim was nearly true.
+        """
+        if log_off <= 0.0:
+            return 1.0
+        found = math.exp(log_off * _kept(math.floor(max(0.0, now_s - self.at_s) / _DAY_S)))
+        return found if found > AS_GOOD_AS_TRUE else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +221,6 @@ def _rounded_up(number: float) -> float:
     """Return the next whole number of five binary digits and zeros after them."""
     unit = 2.0 ** max(0, math.frexp(number)[1] - 5)
     return math.ceil(number / unit) * unit
-
-
-def _beyond(log_off: float) -> float:
-    found = math.exp(log_off)
-    return found if found > AS_GOOD_AS_TRUE else 1.0
 
 
 def _log(factor: float) -> float:

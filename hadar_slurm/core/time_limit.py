@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from operator import mul
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ _DAY_S, _HOUR_S, _MINUTE_S = 86_400, 3_600, 60
 _ROUNDING = 0.001
 
 
+@lru_cache(maxsize=1024)
 def parse_time_limit(text: str) -> float | None:
     """Return a time limit in seconds; None for no limit or an invalid text.
 

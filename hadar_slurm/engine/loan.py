@@ -52,8 +52,9 @@ class Loan(Generic[T]):
     @property
     def is_lent(self) -> bool:
         """Whether Slurm may show another value than the owner's."""
-        is_owners = _is_same(self.ours, self.owners) and _is_same(self.former, self.owners)
-        return not (self.is_kept or is_owners)
+        if self.is_kept or self.ours is self.owners is self.former:
+            return False
+        return not (_is_same(self.ours, self.owners) and _is_same(self.former, self.owners))
 
     @property
     def is_set(self) -> bool:

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from typing import NamedTuple
 
 from hadar_slurm.core import throughput_model as model
 from hadar_slurm.core.claims import Credits, bounded_throughputs
@@ -45,7 +46,16 @@ _STEPS_A_SECOND = 1000.0
 # Entries in the cache before it is cleared.
 _MOST_KNOWN = 20_000
 
-Known = tuple[Throughputs, Mapping[str, Estimate]]
+
+class Known(NamedTuple):
+    """What is known of one kind of job."""
+
+    # In steps/s of the whole gang.
+    throughputs: Throughputs
+    # Within a node, with their uncertainty, by GPU type in lower case.
+    estimates: Mapping[str, Estimate]
+    # Which of its user's own throughputs are not used as given, and why.
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass
@@ -63,7 +73,6 @@ class Estimator:
     credits: Credits = field(default_factory=Credits)
     measured: MeasuredRatios = NOT_MEASURED
     _known: dict[object, Known] = field(default_factory=dict)
-    _bounds: dict[object, tuple[Throughputs, tuple[str, ...]]] = field(default_factory=dict)
     _version: int = 0
 
     @classmethod
@@ -141,17 +150,7 @@ class Estimator:
 
         Those on types `without`, in lower case, are left out.
         """
-        return self._of(description, user, gpu_types, frozenset(without))[0]
-
-    def estimates(
-        self, description: Description, user: str, gpu_types: Iterable[str]
-    ) -> Mapping[str, Estimate]:
-        """Return the estimates within a node, with their uncertainty, by GPU type in lower case."""
-        return self._of(description, user, gpu_types)[1]
-
-    def doubts(self, description: Description, user: str) -> tuple[str, ...]:
-        """Return which of the user's own throughputs are not used as given, and why."""
-        return self._bounded(description, user)[1] if description.throughputs else ()
+        return self.known(description, user, gpu_types, without=without).throughputs
 
     def total_steps(self, description: Description, throughputs: Throughputs) -> int:
         """Return a job's total steps; if unknown, those of its time limit.
@@ -171,21 +170,26 @@ class Estimator:
         """Return whether steps are those that a job reports, not a measure of time."""
         return bool(description.steps) or workload_of(description, user) in self.speeds.measured
 
-    def _of(
+    def known(
         self,
         description: Description,
         user: str,
         gpu_types: Iterable[str],
-        without: frozenset[str] = frozenset(),
+        *,
+        without: Collection[str] = (),
     ) -> Known:
-        self._forget_old()
+        """Return what is known of a user's job on GPU types, without some (see `throughputs`)."""
+        # A measurement has come, or the cache is large.
+        if self._version != self.speeds.version or len(self._known) > _MOST_KNOWN:
+            self._known.clear()
+            self._version = self.speeds.version
         here, time_on = tuple(gpu_types), description.time_on
         if time_on and time_on not in map(str.lower, here):
             here = (*here, time_on)
         workload, gpus = workload_of(description, user), description.gpus
         given = description.throughputs
-        most_off = self.credits.most_off(user)
-        key: tuple[object, ...] = (workload, gpus, description.needs, without, most_off)
+        barred, most_off = frozenset(without), self.credits.most_off(user)
+        key: tuple[object, ...] = (workload, gpus, description.needs, barred, most_off)
         key = (*key, *given.items(), *description.gangs.items())
         if not given:
             key = (*key, here, description.steps, description.limit_s)
@@ -194,7 +198,7 @@ class Estimator:
                 found = self._as_given(description, user)
             else:
                 found = self._estimated(description, workload, here)
-            self._known[key] = self._suitable(description, found, without)
+            self._known[key] = self._suitable(description, found, barred)
         return self._known[key]
 
     def _estimated(
@@ -211,40 +215,25 @@ class Estimator:
             )
             rows |= dict(found[0].rows)
             estimates |= found[1]
-        return Throughputs.of(rows), estimates
-
-    def _forget_old(self) -> None:
-        """Clear the caches when a measurement has come, and when they are large."""
-        largest = max(len(self._known), len(self._bounds))
-        if self._version != self.speeds.version or largest > _MOST_KNOWN:
-            self._known.clear()
-            self._bounds.clear()
-            self._version = self.speeds.version
+        return Known(Throughputs.of(rows), estimates)
 
     def _as_given(self, description: Description, user: str) -> Known:
         """Return the user's own figures, bounded, with those measured in their place."""
-        throughputs, _ = self._bounded(description, user)
+        throughputs, doubts = self._bounded(description, user)
         seen = _within_nodes(self._measured(description, user))
         estimates = {}
         for name in throughputs.gpu_types:
             origin = Origin.MEASURED if name in seen else Origin.GIVEN
             value = throughputs.on(name, description.gpus_on(name))
             estimates[name] = Estimate(value, origin, model.UNCERTAINTIES[origin])
-        return throughputs, estimates
+        return Known(throughputs, estimates, doubts)
 
     def _bounded(self, description: Description, user: str) -> tuple[Throughputs, tuple[str, ...]]:
-        self._forget_old()
-        size_on, most_off = description.gpus_on, self.credits.most_off(user)
-        sizes = {gpu_type: size_on(gpu_type) for gpu_type in description.throughputs}
-        key = (workload_of(description, user), most_off, *sizes.items())
-        key = (*key, *description.throughputs.items())
-        if key not in self._bounds:
-            speeds = description.throughputs.items()
-            given = Throughputs.of({(k, size_on(k)): GangThroughput(float(v)) for k, v in speeds})
-            known = self.table.throughputs(description.workload) or Throughputs()
-            measured = self._measured(description, user)
-            self._bounds[key] = bounded_throughputs(given, known, measured, most_off=most_off)
-        return self._bounds[key]
+        speeds, size_on = description.throughputs.items(), description.gpus_on
+        given = Throughputs.of({(k, size_on(k)): GangThroughput(float(v)) for k, v in speeds})
+        known = self.table.throughputs(description.workload) or Throughputs()
+        measured, most_off = self._measured(description, user), self.credits.most_off(user)
+        return bounded_throughputs(given, known, measured, most_off=most_off)
 
     def _measured(self, description: Description, user: str) -> Throughputs:
         """Return what the user's jobs of the same workload and gang have done, by type."""
@@ -258,13 +247,13 @@ class Estimator:
 
     def _suitable(self, description: Description, found: Known, without: frozenset[str]) -> Known:
         """Return the estimates without those of types that the job may not have."""
-        throughputs, estimates = found
+        throughputs, estimates, doubts = found
         names = {*throughputs.gpu_types, *estimates}
         barred = {name for name in names if name in without or self.why_not(description, name)}
         if not barred:
             return found
         allowed = {name: value for name, value in estimates.items() if name not in barred}
-        return throughputs.without({name.lower() for name in barred}), allowed
+        return Known(throughputs.without({name.lower() for name in barred}), allowed, doubts)
 
     def _prior(self, description: Description, gpu_types: tuple[str, ...]) -> model.Prior:
         """Return the throughputs assumed before any measurement."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 from hadar_slurm.core.claims import Credit, Judged
-from hadar_slurm.core.cluster import natural_key
+from hadar_slurm.core.cluster import NodeName, naturally_sorted
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, uniform_shapes
 from hadar_slurm.core.snapshot import GangRules, Snapshot
@@ -93,7 +94,7 @@ def _job(job: Job) -> Line:
     unusual = {
         "stays": None if spec.can_checkpoint else True,
         "layouts": None if is_wide else [list(shape) for shape in spec.shapes],
-        "nodes": None if allowed is None else sorted(allowed, key=natural_key),
+        "nodes": None if allowed is None else [*_in_order(allowed)],
         "bound_type": job.bound_type,
         "copies": spec.max_copies if spec.max_copies > 1 else None,
         "gangs": dict(spec.gangs) or None,
@@ -148,6 +149,11 @@ def claim_facts(judged: Iterable[Judged], credits: Mapping[str, Credit]) -> Line
         for user, credit in credits.items()
     }
     return {**({"judged": jobs} if jobs else {}), **({"credits": believed} if believed else {})}
+
+
+@lru_cache(maxsize=256)
+def _in_order(nodes: frozenset[NodeName]) -> tuple[NodeName, ...]:
+    return tuple(naturally_sorted(nodes))
 
 
 def _short(factor: float) -> float:

@@ -11,7 +11,7 @@ from integration.site import Site, eventually
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.processes import end
-from hadar_slurm.slurm.client.parse import excluded_nodes
+from hadar_slurm.slurm.client.parse import detail_of
 
 pytestmark = pytest.mark.slurm
 
@@ -173,6 +173,6 @@ def test_no_narrowing_makes_a_slice_more_likely(site: Site) -> None:
     site.until_rounds(4)
     assert {*jobs} <= {*site.lines()[-1]["jobs"]}
     for job in jobs:
-        excluded = excluded_nodes(site.details()[job])
+        excluded = detail_of(site.details()[job]).excluded
         assert not excluded or "n3" in excluded
         assert "n3" not in site.queue()[job].requested_nodes

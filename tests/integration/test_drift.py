@@ -13,7 +13,7 @@ from integration.site import HADAR, Site, eventually
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.devcluster.processes import wait_until
 from hadar_slurm.handoff import report_path, user_reports
-from hadar_slurm.slurm.client.parse import excluded_nodes
+from hadar_slurm.slurm.client.parse import detail_of
 
 pytestmark = pytest.mark.slurm
 
@@ -71,8 +71,8 @@ def test_what_an_owner_chooses_for_a_waiting_job_is_left_to_slurm(site: Site) ->
     for job in (without, stays):
         assert site.state(job) == "PENDING"
         assert job in site.lines()[-1]["jobs"]
-    assert is_held(site, stays) or excluded_nodes(site.details()[stays])
-    assert "n6" in excluded_nodes(site.details()[without])
+    assert is_held(site, stays) or detail_of(site.details()[stays]).excluded
+    assert "n6" in detail_of(site.details()[without]).excluded
 
 
 def test_a_job_that_left_runs_on_where_it_is(site: Site) -> None:

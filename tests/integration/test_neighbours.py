@@ -7,7 +7,7 @@ from integration.site import Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.devcluster.processes import wait_until
-from hadar_slurm.slurm.client.parse import excluded_nodes
+from hadar_slurm.slurm.client.parse import detail_of
 
 pytestmark = pytest.mark.slurm
 
@@ -171,7 +171,7 @@ def test_a_job_that_depends_on_another_is_in_no_plan(site: Site) -> None:
     site.until_running(first)
     eventually(lambda: not site.queue()[second].is_held, lambda: site.told(second))
     assert site.state(second) == "PENDING"
-    assert excluded_nodes(site.details()[second])
+    assert detail_of(site.details()[second]).excluded
     assert all(second not in line["jobs"] for line in site.lines())
     site.run(["scontrol", "update", f"JobId={second}", "Dependency="])
     site.until_completed(second)

@@ -14,7 +14,7 @@ from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Start
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
-from hadar_slurm.slurm.client.parse import excluded_nodes, nice_value, time_limit_s
+from hadar_slurm.slurm.client.parse import detail_of
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.settings import BackendSettings
@@ -68,24 +68,24 @@ def test_a_number_of_nodes_that_its_owner_sets_is_kept(site: Site) -> None:
         return "NumNodes=2-2 " in site.details()[job]
 
     eventually(is_sized, lambda: site.told(job))
-    assert excluded_nodes(site.details()[job]) != ("n3", "n4", "n5")
+    assert detail_of(site.details()[job]).excluded != ("n3", "n4", "n5")
     assert site.run(["scontrol", "update", f"JobId={job}", "NumNodes=1-2"]).returncode == 0
     for _ in range(2):
         backend.observe()
         backend.apply([])
         assert "NumNodes=1-2 " in site.details()[job]
-        assert excluded_nodes(site.details()[job]) == ("n3", "n4", "n5")
+        assert detail_of(site.details()[job]).excluded == ("n3", "n4", "n5")
 
 
 def shown(site: Site, job: JobId) -> dict[str, object]:
     """Return what owners change in these tests, as Slurm shows it."""
-    row, detail = site.queue()[job], site.details()[job]
+    row, detail = site.queue()[job], detail_of(site.details()[job])
     return {
         "ReqNodeList": row.requested_nodes,
-        "ExcNodeList": excluded_nodes(detail),
+        "ExcNodeList": detail.excluded,
         "Features": row.features,
-        "Nice": nice_value(detail),
-        "TimeLimit": time_limit_s(detail),
+        "Nice": detail.nice,
+        "TimeLimit": detail.limit_s,
         "hold": row.is_held_by_user,
     }
 

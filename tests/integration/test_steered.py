@@ -10,7 +10,7 @@ import pytest
 from integration.site import HADAR, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
-from hadar_slurm.slurm.client.parse import excluded_nodes, nice_value
+from hadar_slurm.slurm.client.parse import detail_of
 
 pytestmark = pytest.mark.slurm
 
@@ -23,8 +23,8 @@ STEER = {"mode": "steer", "round_seconds": 1}
 
 def limits(site: Site, job: JobId) -> tuple[tuple[str, ...], tuple[str, ...], int | None]:
     """Return the nodes that a pending job requires, those that it excludes, and its nice value."""
-    detail = site.details()[job]
-    return site.queue()[job].requested_nodes, excluded_nodes(detail), nice_value(detail)
+    detail = detail_of(site.details()[job])
+    return site.queue()[job].requested_nodes, detail.excluded, detail.nice
 
 
 def test_a_job_waits_in_slurms_queue_and_starts_where_hadard_wants_it(site: Site) -> None:

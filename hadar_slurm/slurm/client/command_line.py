@@ -20,7 +20,7 @@ from hadar_slurm.engine.rate_limit import in_command, in_parts, most_alone, rpcs
 from hadar_slurm.errors import SlurmError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.slurm.client import scontrol
 from hadar_slurm.slurm.client.fairshare import parse_fair_shares
-from hadar_slurm.slurm.client.parse import NodeRow, QueueRow, parse_reservations
+from hadar_slurm.slurm.client.parse import Known, NodeRow, QueueRow, parse_reservations
 from hadar_slurm.slurm.client.protocol import Abilities, Partitions, Shares, Site
 from hadar_slurm.slurm.client.runner import Runner, fault_of, is_unreachable
 from hadar_slurm.slurm.client.state import (
@@ -58,6 +58,7 @@ class CommandLine:
     name = "command line"
     # The site, once it was read.
     _known: dict[str, Site] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _rows: Known = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @cached_property
     def version(self) -> tuple[int, int]:
@@ -89,7 +90,7 @@ class CommandLine:
 
     def queue(self) -> dict[JobId, QueueRow]:
         """Return every job and array task."""
-        return read_queue(self.runner)
+        return read_queue(self.runner, known=self._rows)
 
     def nodes(self) -> tuple[NodeRow, ...]:
         """Return every node."""
@@ -97,7 +98,7 @@ class CommandLine:
 
     def read(self) -> SlurmState:
         """Return the queue, the nodes and the GPUs that jobs hold."""
-        return self._of_version(read_all(self.runner, most_alone(self.rpcs_per_s)))
+        return self._of_version(read_all(self.runner, most_alone(self.rpcs_per_s), self._rows))
 
     def read_jobs(self, jobs: Collection[JobId]) -> SlurmState:
         """Return the queue, the GPUs and the details of these jobs."""

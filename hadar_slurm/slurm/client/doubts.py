@@ -62,7 +62,7 @@ def _imitators(text: str, keys: Mapping[str, JobId], runner: Runner, most: int) 
 
     Those are jobs of which squeue shows such a text, and those whose lines precede lines in doubt.
     """
-    texts = _TEXTS.records(*squeue(runner, _TEXTS, *("-r", "-t", "all")))
+    texts = map(_TEXTS.named, _TEXTS.texts(*squeue(runner, _TEXTS, "-r", "-t", "all")))
     shown = [field["JobID"] for field in texts if JOB_LINE.search("\n".join(field.values()))]
     lines, is_suspect = suspects(text, keys)
     pairs = zip(lines, pairwise([*is_suspect, False]), strict=True)

@@ -12,6 +12,7 @@ from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId, Node, NodeName
 from hadar_slurm.core.gang import Gang
@@ -21,7 +22,7 @@ from hadar_slurm.jobspec.constraint import fold_out
 from hadar_slurm.jobspec.gres import asked_gpus, parse_gpu_detail, parse_gpus, parse_shared_gpus
 from hadar_slurm.jobspec.mark import split
 from hadar_slurm.jobspec.request import Request
-from hadar_slurm.slurm.client.squeue import Fields
+from hadar_slurm.slurm.client.squeue import Fields, Texts
 
 # The type of GPUs to which the site has given none.
 UNTYPED = "gpu"
@@ -138,10 +139,37 @@ class QueueRow:
         """Whether the job runs and would be held after a requeue."""
         return self.state in ("RUNNING", "CONFIGURING") and self.priority == 0
 
+    def begins_later(self, now_s: float) -> bool:
+        """Return whether the job waits for a begin time of its user."""
+        # hadard changes the begin time that a requeue sets, and that of a request which it clears.
+        may_be_own = self.restarts == 0 and not self.request.is_cleared
+        # A change takes the reason away. By a time alone, clocks that differ would make a job wait:
+        # a job without a begin time is eligible as it is submitted.
+        says_so = self.is_held or self.reason in ("BeginTime", "None")
+        begins_s = self.started_s if self.is_held else self.eligible_s
+        return may_be_own and says_so and begins_s > max(now_s, self.submitted_s)
 
-def parse_queue(text: str, mark: str) -> list[QueueRow]:
-    """Return the jobs in squeue's output for `QUEUE.argument(mark)`; raises SlurmOutputError."""
-    return [queue_row(field) for field in QUEUE.records(text, mark)]
+    @property
+    def may_meet_reservation(self) -> bool:
+        """Whether the job waits, and Slurm says that its nodes are or will be reserved."""
+        return self.state == "PENDING" and "reserved" in self.reason.lower()
+
+
+# The rows of the last reading by the texts that they were made of, and of nothing else.
+Known = dict[Texts, QueueRow]
+
+
+def parse_queue(text: str, mark: str, known: Known | None = None) -> list[QueueRow]:
+    """Return the jobs in squeue's output for `QUEUE.argument(mark)`; raises SlurmOutputError.
+
+    Most jobs have the same texts as in the reading before, which `known` has and is replaced.
+    """
+    known = {} if known is None else known
+    texts = QUEUE.texts(text, mark)
+    rows = [known.get(each) or queue_row(QUEUE.named(each)) for each in texts]
+    known.clear()
+    known.update(zip(texts, rows, strict=True))
+    return rows
 
 
 def queue_row(field: Mapping[str, str]) -> QueueRow:
@@ -360,43 +388,35 @@ def array_throttles(details: Iterable[str]) -> dict[str, int]:
     return {match[1]: int(match[2]) for match in found if match and int(match[2])}
 
 
-def _values(name: str, detail: str) -> set[str]:
-    """Return a field of a detail line: several values where a text of its user imitates it."""
-    return set(re.findall(rf" {name}=(\S+)", detail))
+_DETAIL = re.compile(r" (CronJob|ExcNodeList|Nice|Prefer|TimeLimit)=(\S+)")
 
 
-def _only(name: str, detail: str) -> str:
-    """Return a field of a job's detail line; empty where it is in doubt."""
-    found = _values(name, detail)
-    return found.pop() if len(found) == 1 else ""
+class Detail(NamedTuple):
+    """What a job's detail line shows; None, (), or 0 where a field is in doubt."""
+
+    # It belongs to scrontab, or the nodes that it excludes are in doubt.
+    is_set_apart: bool
+    excluded: tuple[NodeName, ...]
+    nice: int | None
+    preferred: str | None
+    # 0 for none.
+    limit_s: float
 
 
-def is_set_apart_by_detail(detail: str) -> bool:
-    """Return whether a job's detail line shows scrontab, or excluded nodes that are in doubt."""
-    return " CronJob=Yes" in detail or len(_values("ExcNodeList", detail)) > 1
-
-
-def excluded_nodes(detail: str) -> tuple[NodeName, ...]:
-    """Return the nodes that a job excludes, by its detail line; none where that is in doubt."""
-    found = _only("ExcNodeList", detail)
-    return () if found in NOTHING else fold_out(found)
-
-
-def nice_value(detail: str) -> int | None:
-    """Return a job's nice value by its detail line; None where it is in doubt."""
-    found = _only("Nice", detail)
-    return int(found) if found else None
-
-
-def preferred_features(detail: str) -> str | None:
-    """Return the features that a job prefers by its detail line; None where that is in doubt."""
-    found = _values("Prefer", detail)
-    return None if len(found) > 1 or not detail else "".join(found)
-
-
-def time_limit_s(detail: str) -> float:
-    """Return a job's time limit in seconds by its detail line; 0: none, or it is in doubt."""
-    return parse_time_limit(_only("TimeLimit", detail) or "UNLIMITED") or 0.0
+def detail_of(line: str) -> Detail:
+    """Return what a detail line shows; a text of its user may imitate a second value of a field."""
+    found: dict[str, set[str]] = {}
+    for name, value in _DETAIL.findall(line):
+        found.setdefault(name, set()).add(value)
+    only = {name: values.pop() for name, values in found.items() if len(values) == 1}
+    excluded = only.get("ExcNodeList", "")
+    return Detail(
+        only.get("CronJob") == "Yes" or len(found.get("ExcNodeList", ())) > 1,
+        () if excluded in NOTHING else fold_out(excluded),
+        int(only["Nice"]) if "Nice" in only else None,
+        only.get("Prefer", None if found.get("Prefer") or not line else ""),
+        limit_s=parse_time_limit(only.get("TimeLimit", "UNLIMITED")) or 0.0,
+    )
 
 
 _NUM_NODES = re.compile(r" NumNodes=(\d+)(-\d+)? ")

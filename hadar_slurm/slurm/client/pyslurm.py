@@ -149,7 +149,8 @@ class PySlurm(CommandLine):
         """
         jobs = self._load(self.library.Jobs)
         asked = {}
-        for field in _ASKED.records(*squeue(self.runner, _ASKED, "-r", "-t", "all")):
+        texts = _ASKED.texts(*squeue(self.runner, _ASKED, "-r", "-t", "all"))
+        for field in map(_ASKED.named, texts):
             if not field["JobID"].isdigit():
                 raise SlurmOutputError("squeue: expected a job's number", repr(field))
             asked[int(field["JobID"])] = field

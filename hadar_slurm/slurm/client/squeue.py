@@ -7,13 +7,14 @@ included: such a field ends with a mark that no user can foresee, a new one for 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hadar_slurm.errors import SlurmOutputError
 from hadar_slurm.slurm.client.runner import Runner
 
 _SEPARATOR = "|"
+# Of one job: the fixed fields with the first free one, and each further free one.
+Texts = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +29,23 @@ class Fields:
         fixed = [f"{name}:{_SEPARATOR}" for name in self.fixed.split()]
         return ",".join([*fixed, *(f"{name}:{mark}" for name in self.free.split())])
 
-    def records(self, text: str, mark: str) -> Iterator[dict[str, str]]:
-        """Yield the fields of each job in output for `argument(mark)`; raises SlurmOutputError."""
-        fixed, free = self.fixed.split(), self.free.split()
-        names = [*fixed, *free]
+    def texts(self, text: str, mark: str) -> list[Texts]:
+        """Return the texts of each job in output for `argument(mark)`; raises SlurmOutputError."""
         *parts, rest = text.split(mark)
-        if rest.strip() or len(parts) % len(free):
+        each = [iter(parts)] * len(self.free.split())
+        if rest.strip() or len(parts) % len(each):
             raise SlurmOutputError("squeue: the last record is not whole", text)
-        for start in range(0, len(parts), len(free)):
-            head, *texts = parts[start : start + len(free)]
-            # A record ends with a line break.
-            head = head.removeprefix("\n") if start else head
-            values = [*head.split(_SEPARATOR, len(fixed)), *texts]
-            if len(values) != len(names):
-                raise SlurmOutputError(f"squeue: expected {len(names)} fields", head)
-            yield dict(zip(names, values, strict=True))
+        return list(zip(*each, strict=True))
+
+    def named(self, texts: Texts) -> dict[str, str]:
+        """Return the fields of one job by name; raises SlurmOutputError."""
+        names = [*self.fixed.split(), *self.free.split()]
+        # A record ends with a line break.
+        head = texts[0].removeprefix("\n").split(_SEPARATOR, len(names) - len(texts))
+        values = [*head, *texts[1:]]
+        if len(values) != len(names):
+            raise SlurmOutputError(f"squeue: expected {len(names)} fields", texts[0])
+        return dict(zip(names, values, strict=True))
 
 
 def squeue(runner: Runner, fields: Fields, *options: str) -> tuple[str, str]:

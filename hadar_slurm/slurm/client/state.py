@@ -67,11 +67,13 @@ class SlurmState:
 
     def updated(self, jobs: Collection[JobId], now: SlurmState) -> SlurmState:
         """Return this state with `now`, a later reading of `jobs`: see `SlurmAdapter.read_jobs`."""
-        others = {job: row for job, row in self.queue.items() if job not in jobs}
+        queue = self.queue | now.queue
+        for job in set(jobs).difference(now.queue):
+            queue.pop(job, None)
         unseen = self.unseen.difference(jobs) | now.unseen
         of_jobs = ("excluded", "nice", "limits_s", "num_nodes", "preferred", "sizes")
         both: dict[str, Any] = {name: getattr(self, name) | getattr(now, name) for name in of_jobs}
-        return replace(self, queue=others | now.queue, unseen=unseen, **both)
+        return replace(self, queue=queue, unseen=unseen, **both)
 
     def shown(self, job: JobId) -> dict[str, Any]:
         """Return what Slurm shows of the loans of a waiting job's claim; None: it is in doubt."""
@@ -194,9 +196,11 @@ def waits_for_nodes(nodes: Iterable[NodeRow]) -> bool:
     return any(parse.takes_work(row.state) for row in silent)
 
 
-def read_queue(runner: Runner, *options: str) -> dict[JobId, QueueRow]:
+def read_queue(
+    runner: Runner, *options: str, known: parse.Known | None = None
+) -> dict[JobId, QueueRow]:
     """Return each job and array task that Slurm remembers, ended ones included."""
-    rows = parse.parse_queue(*squeue(runner, parse.QUEUE, "-r", "-t", "all", *options))
+    rows = parse.parse_queue(*squeue(runner, parse.QUEUE, "-r", "-t", "all", *options), known)
     return {row.key: row for row in rows}
 
 
@@ -205,9 +209,11 @@ def read_nodes(runner: Runner) -> tuple[NodeRow, ...]:
     return tuple(parse.parse_nodes(runner.run(["scontrol", "-a", "show", "node", "-d", "-o"])))
 
 
-def read_all(runner: Runner, most_alone: int = MOST_ALONE) -> SlurmState:
+def read_all(
+    runner: Runner, most_alone: int = MOST_ALONE, known: parse.Known | None = None
+) -> SlurmState:
     """Return queue, nodes and jobs' details, in three calls: see `SlurmAdapter.read`."""
-    queue, nodes = read_queue(runner), read_nodes(runner)
+    queue, nodes = read_queue(runner, known=known), read_nodes(runner)
     rows, state = queue.values(), _state(queue, queue.values(), runner, most_alone=most_alone)
     most_s, reservations = _longest_limits(rows, runner), reservations_of(rows, runner)
     return replace(state, nodes=nodes, most_s=most_s, reservations=reservations)
@@ -244,6 +250,7 @@ def _state(
     text = "" if is_few else runner.run(SHOW_JOBS)
     details, unseen = resolved(text, rows, live, runner, most=most_alone)
     of_row = {row.key: details.get(row.raw_id, "") for row in live}
+    shown = {key: parse.detail_of(line) for key, line in of_row.items()}
     pending = [row.key for row in live if row.state == "PENDING"]
     gangs = {
         row.key: parse.held_gang(of_row[row.key], row.nodes)
@@ -254,13 +261,13 @@ def _state(
         queue,
         (),
         {key: gang for key, gang in gangs.items() if gang.slots},
-        frozenset(key for key, line in of_row.items() if parse.is_set_apart_by_detail(line)),
-        {key: parse.excluded_nodes(line) for key, line in of_row.items() if line},
-        nice={key: nice for key in pending if (nice := parse.nice_value(of_row[key])) is not None},
-        preferred={k: p for k in pending if (p := parse.preferred_features(of_row[k])) is not None},
+        frozenset(key for key, detail in shown.items() if detail.is_set_apart),
+        {key: detail.excluded for key, detail in shown.items() if of_row[key]},
+        nice={key: nice for key in pending if (nice := shown[key].nice) is not None},
+        preferred={k: p for k in pending if (p := shown[k].preferred) is not None},
         num_nodes={key: asked_nodes(of_row[key], queue[key].request.num_nodes) for key in pending},
         throttles=parse.array_throttles(of_row.values()),
-        limits_s={key: s for key, line in of_row.items() if (s := parse.time_limit_s(line))},
+        limits_s={key: detail.limit_s for key, detail in shown.items() if detail.limit_s},
         sizes=sizes_by_type(live, details),
         unseen=unseen,
     )

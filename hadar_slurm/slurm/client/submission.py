@@ -59,7 +59,7 @@ def read_submissions(
     """Return the submission of each job and array task, or of one."""
     of_job = ("-t", "all", "-j", job) if job else ("-r", "-t", "all")
     text, mark = squeue(runner, SUBMISSION, *of_job)
-    fields = list(SUBMISSION.records(text, mark))
+    fields = [*map(SUBMISSION.named, SUBMISSION.texts(text, mark))]
     found = {JobId(field["JobArrayID"]): submission(field) for field in fields}
     if not fields or version < _SCONTROL_TELLS_FROM:
         return found

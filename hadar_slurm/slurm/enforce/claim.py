@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 from hadar_slurm.core.cluster import NodeName
@@ -63,6 +64,8 @@ _NO_NODES: Loan[tuple[NodeName, ...]] = Loan((), (), ())
 _ZERO, _ZERO_S = Loan(0, 0, 0), Loan(0.0, 0.0, 0.0)
 # Ledgers of 0.2 have a text only while it is lent.
 NO_TEXT = Loan("", "", "")
+_LOANS = ("excluded", "nice", "limit_s", "sized", "preferred")
+_loans_of = attrgetter(*_LOANS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,13 +129,12 @@ class Claim:
     @property
     def steers(self) -> bool:
         """Whether hadard has borrowed something."""
-        return any(loan.is_lent for loan in self.loans.values())
+        return any(loan.is_lent for loan in _loans_of(self))
 
     @property
     def loans(self) -> dict[str, Any]:
         """What is borrowed, by field."""
-        names = ("excluded", "nice", "limit_s", "sized", "preferred")
-        return {name: getattr(self, name) for name in names}
+        return dict(zip(_LOANS, _loans_of(self), strict=True))
 
     @property
     def lent(self) -> dict[str, Any]:
@@ -186,10 +188,12 @@ class Claim:
 
     def has_changed(self, row: QueueRow) -> bool:
         """Return whether hadard holds, has pinned, has cleared or steers a pending job."""
-        is_changed = self.holds or self.has_cleared(row) or self.pins(row.requested_nodes)
+        if row.state != "PENDING":
+            return False
         is_ours = row.mark != "" and self.own is not None
-        is_changed |= self.steers or (is_ours and with_mark(row.comment, row.mark, {}) is not None)
-        return row.state == "PENDING" and is_changed
+        is_changed = self.holds or self.has_cleared(row) or self.pins(row.requested_nodes)
+        is_changed = is_changed or self.steers
+        return is_changed or (is_ours and with_mark(row.comment, row.mark, {}) is not None)
 
     def keeps_nice_only(self, row: QueueRow) -> bool:
         """Return whether all that hadard has changed is a nice value that another's hold keeps."""

@@ -45,18 +45,18 @@ def disposition_of(
     with a known throughput.
     """
     names_nodes = bool(row.requested_nodes) and not claim.pins(row.requested_nodes)
-    is_unmanaged = description.leaves or row.is_set_apart or not is_placeable or names_nodes
-    is_unmanaged |= claim.sized.is_kept
+    is_apart = description.leaves or row.is_set_apart or claim.sized.is_kept
+    is_unmanaged = is_apart or not is_placeable or names_nodes
     is_planned = not is_unmanaged and is_planned_here
     if row.state != "PENDING":
         # A migration would requeue and release it, and so remove its owner's hold.
         may_migrate = is_planned and not row.is_held_as_it_runs
         return Disposition.MANAGE if may_migrate else Disposition.IGNORE
+    if is_planned and mode is Mode.STEER and not row.is_held:
+        return Disposition.MANAGE
     if is_planned and mode is Mode.ADVISE:
         claim = replace(claim, preferred=NO_TEXT)  # that is to stay
     is_changed = claim.has_changed(row)
-    if is_planned and mode is Mode.STEER and not row.is_held:
-        return Disposition.MANAGE
     if is_unmanaged or not mode.places:
         if is_changed:
             return Disposition.RESTORE

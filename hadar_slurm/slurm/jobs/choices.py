@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hadar_slurm.core.cluster import GpuType, Node, NodeName
 from hadar_slurm.core.job import JobSpec, Shape, uniform_shapes
@@ -21,8 +22,7 @@ from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.jobs.seen import SeenJob
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """What one job may have."""
 
     shapes: tuple[Shape, ...]
@@ -32,8 +32,9 @@ class Choice:
     bound: frozenset[str]
     # The GPU types, in lower case, that it must not have after failures there.
     barred: Mapping[str, Bar]
-    # On the cluster's GPU types, without the barred ones.
+    # On the cluster's GPU types, without the barred ones, and which of its owner's are not used.
     throughputs: Throughputs
+    doubts: tuple[str, ...] = ()
 
     @property
     def bound_type(self) -> GpuType | None:
@@ -60,10 +61,11 @@ class Choices:
         row, shapes = seen.row, self._shapes(seen)
         nodes = self._nodes_of(seen, shapes)
         barred = self._barred(seen, shapes, nodes)
-        throughputs = self.estimator.throughputs(
-            seen.description, row.user, self.state.cluster.gpus_by_type, without=barred.keys()
+        known = self.estimator.known(
+            seen.description, row.user, self.state.cluster.gpus_by_type, without=barred
         )
-        return Choice(shapes, nodes, self._bound_types(seen), barred, throughputs)
+        bound = self._bound_types(seen)
+        return Choice(shapes, nodes, bound, barred, known.throughputs, known.doubts)
 
     def can_hold(self, seen: SeenJob, choice: Choice) -> bool:
         """Return whether nodes, open to work or not, could hold the job at a known throughput."""

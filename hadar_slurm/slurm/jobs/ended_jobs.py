@@ -43,12 +43,11 @@ class ClaimChecks:
         judged, self._judged = self._judged, []
         return judged
 
-    def believed(self, seen: SeenJob, spec: JobSpec) -> tuple[JobSpec, tuple[str, ...]]:
+    def believed(self, seen: SeenJob, spec: JobSpec) -> tuple[JobSpec, str]:
         """Return a job with what is believed of its owner's claims; say why."""
         description, user, ran_s = seen.description, seen.row.user, seen.ran_s
-        doubts = self.estimator.doubts(description, user)
         if not description.steps or description.copies > 1:
-            return spec, doubts
+            return spec, ""
         claimed, speeds = float(spec.total_steps), spec.throughputs
         done = float(seen.report.steps_done) if seen.report else 0.0
         left_s = max(0.0, (seen.limit_s or math.inf) - ran_s)
@@ -59,9 +58,8 @@ class ClaimChecks:
         fastest = speeds.best(speeds.gpu_types, spec.num_gpus)
         total, doubt = believed_steps(claimed, done, left_s, fastest, times=times)
         if total == spec.total_steps:
-            return spec, doubts
-        spec = replace(spec, total_steps=total, claimed_steps=spec.total_steps)
-        return spec, (*doubts, *([doubt] if doubt else []))
+            return spec, ""
+        return replace(spec, total_steps=total, claimed_steps=spec.total_steps), doubt
 
     def limit_left_s(self, seen: SeenJob) -> float | None:
         """Return what is left of a job's time limit while its owner's claims are unproven.

@@ -98,8 +98,8 @@ class Observation:
     @cached_property
     def limits_s(self) -> dict[JobId, Mapping[str, float]]:
         """Return the time limits in seconds by GPU type, of jobs whose limit depends on it."""
-        ours = {k: t for k, t in self.jobs.items() if not t.seen.claim.limit_s.is_kept}
-        return {key: t.limits_s for key, t in ours.items() if t.limits_s}
+        limited = (t for t in self.jobs.values() if t.limits_s)
+        return {t.seen.key: t.limits_s for t in limited if not t.seen.claim.limit_s.is_kept}
 
     @cached_property
     def kept(self) -> dict[JobId, float]:

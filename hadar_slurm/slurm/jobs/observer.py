@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hadar_slurm.core.cluster import JobId
@@ -14,7 +14,6 @@ from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
 from hadar_slurm.engine.notices import Notices
 from hadar_slurm.engine.pins import Pins
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.job_files import ProgressReport
 from hadar_slurm.jobspec.description import Description, decode
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.slurm.client.fairshare import FairShares
@@ -30,6 +29,7 @@ from hadar_slurm.slurm.enforce.disposition import (
 )
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode
+from hadar_slurm.slurm.enforce.stoppable import is_ended_by_us
 from hadar_slurm.slurm.jobs.choices import Choice, Choices
 from hadar_slurm.slurm.jobs.ended_jobs import ClaimChecks, LearnedSizes
 from hadar_slurm.slurm.jobs.holdings import occupied, unlisted
@@ -117,14 +117,14 @@ class Observer:
         learn(self.throttles, state, seen, now_s)
         phases = Phases(self.slurm, state, self.pins, self.settings.grace_s)
         view = self._view(state, way, phases, self._shares.at(now_s) if seen else {})
-        treated = [self._treated(each, view) for each in seen]
+        is_off = self.is_off()
+        treated = [self._treated(each, view, is_off=is_off) for each in seen]
         if self.mode.places:
             treated = marked(self.throttles, treated, now_s)
         forks = self._forks(treated, now_s)
         jobs = {each.seen.key: each for each in treated}
-        for task in forks.not_needed:
-            if task.seen.claim.has_changed(task.seen.row):
-                jobs[task.seen.row.key] = replace(jobs[task.seen.row.key], course=Course.RESTORED)
+        over = [t.seen for t in forks.not_needed if t.seen.claim.has_changed(t.seen.row)]
+        jobs |= {each.key: jobs[each.key]._replace(course=Course.RESTORED) for each in over}
         alone = [t.job for t in treated if t.is_alone and t.job is not None]
         self._keep_pins([*alone, *forks.task_jobs], seen, phases)
         found = Observation(self._snapshot(treated, alone, forks, now_s), forks, way, jobs)
@@ -149,22 +149,15 @@ class Observer:
         return frozenset(marks)
 
     def _mark(self, row: QueueRow, now_s: float) -> str:
-        description, is_enrolled = self._description(row)
+        description, _ = self._description(row)
         may_come = self._enrolment is not None and self._enrolment.is_new(row)
         if description is None and row.state == "PENDING" and not may_come:
             return ""
-        seen = SeenJob(
-            row=row,
-            description=description or NOT_DESCRIBED,
-            claim=self.ledger[row.key],
-            now_s=now_s,
-            is_enrolled=is_enrolled,
-        )
-        if seen.is_for_later or seen.begins_later:
+        if row.dependency or row.begins_later(now_s):
             return "later"
-        if seen.may_meet_reservation:
+        if row.may_meet_reservation:
             return "reserved"
-        return "limited" if is_denied(seen) else "there"
+        return "limited" if is_denied(row, self.ledger[row.key]) else "there"
 
     def _seen(self, row: QueueRow, now_s: float) -> SeenJob | None:
         """Return a job with a description or a claim; None for any other."""
@@ -172,14 +165,18 @@ class Observer:
         if description is None and row.key not in self.ledger:
             return None
         claim, state = self.ledger[row.key], self._state
+        mode = self.settings.modes.of(row.partition)
+        is_read = (mode is self.mode and row.is_live) or self._outcomes.needs_report(row)
+        is_read = description is not None and (is_read or description.copies > 1)
         return SeenJob(
             row=row,
             description=description or NOT_DESCRIBED,
             claim=claim,
             now_s=now_s,
+            mode=mode,
             is_enrolled=is_enrolled,
             gang=state.gangs.get(row.key),
-            report=self._report(row, description),
+            report=self.reports.read(row) if is_read else None,
             limit_s=claim.limit_s.owner_of(state.limits_s.get(row.key, 0.0)),
             most_s=state.most_s.get(row.key, 0.0),
         )
@@ -197,13 +194,6 @@ class Observer:
         found = self._enrolment.description(row, self.ledger[row.key].own, nodes)
         return found, found is not None
 
-    def _report(self, row: QueueRow, description: Description | None) -> ProgressReport | None:
-        if description is None:
-            return None
-        is_live_here = row.is_live and self.settings.modes.of(row.partition) is self.mode
-        is_read = is_live_here or description.copies > 1 or self._outcomes.needs_report(row)
-        return self.reports.read(row) if is_read else None
-
     def _learn(self, jobs: Iterable[SeenJob], now_s: float) -> None:
         """Learn from the jobs' runs how fast they are on which GPU types, before any is placed."""
         self.estimator.records.expire(now_s)
@@ -211,7 +201,7 @@ class Observer:
         cluster, shown = self._state.cluster, self._state.queue.keys()
         for seen in jobs:
             # All modes learn for the same users.
-            is_here = self.settings.modes.of(seen.row.partition) is self.mode
+            is_here = seen.mode is self.mode
             if is_here and not seen.description.leaves:
                 self.reports.measure(seen)
             # Copies of a forked job end and restart one by one, each on another type.
@@ -266,12 +256,11 @@ class Observer:
             restart_cost_s=self.settings.restart_cost_s,
         )
 
-    def _treated(self, seen: SeenJob, view: PolicyView) -> Treated:
+    def _treated(self, seen: SeenJob, view: PolicyView, *, is_off: bool) -> Treated:
         """Return what this round makes of a job."""
-        is_off = self.is_off()
         if not seen.row.is_live:
             return self._ended(seen, view.choices, may_requeue=self.mode.places and not is_off)
-        mode = Mode.OBSERVE if is_off else self.settings.modes.of(seen.row.partition)
+        mode = Mode.OBSERVE if is_off else seen.mode
         is_here, choice = mode is self.mode, view.choices.of(seen)
         disposition = disposition_of(
             seen.row,
@@ -304,17 +293,16 @@ class Observer:
         if refused := self.pins.refused(seen.key):
             nodes = choice.nodes or frozenset(self._state.cluster.by_name)
             left = nodes - refused if len(refused) <= _MOST_REFUSED else frozenset()
-            if not choices.can_hold(seen, replace(choice, nodes=left)):
+            if not choices.can_hold(seen, choice._replace(nodes=left)):
                 self.notices.say(seen.key, "is left to Slurm: BadConstraints on all nodes tried")
                 return False
         return choices.can_hold(seen, choice)
 
     def _ended(self, seen: SeenJob, choices: Choices, *, may_requeue: bool) -> Treated:
         may_requeue &= seen.key not in self.lost
-        if may_requeue and seen.was_ended_by_us:
+        if may_requeue and is_ended_by_us(seen.row, seen.claim):
             return Treated(seen, Course.REQUEUED)
-        is_here = self.settings.modes.of(seen.row.partition) is self.mode
-        if may_requeue and is_here and seen.parent is None and may_retry(seen):
+        if may_requeue and seen.mode is self.mode and seen.parent is None and may_retry(seen):
             choice, failed_on = choices.of(seen), self._outcomes.type_of(seen.row)
             if failed_on in choice.barred and choices.can_hold(seen, choice):
                 return Treated(seen, Course.RETRIED, failed_on=failed_on)

@@ -63,14 +63,15 @@ class Phases:
         `gang` are the GPUs that it is pinned to.
         """
         row = seen.row
-        if seen.is_for_later:
+        # It waits for another job or, held, for a begin time of its user.
+        if row.dependency or (row.is_held_by_user and row.begins_later(seen.now_s)):
             return None, False
         is_barred = gang is not None and any(k.lower() in barred for k in gang.gpus_by_type)
         timed_out = gang is not None and (is_barred or self._has_pin_timed_out(seen, gang))
         # A foreign requeue delays a job by Slurm's two minutes.
         is_delayed = row.reason == "BeginTime" and row.started_s > seen.now_s + _SOON_S
         is_starting = gang is not None and not (
-            row.is_held_by_user or is_delayed or timed_out or is_denied(seen)
+            row.is_held_by_user or is_delayed or timed_out or is_denied(row, seen.claim)
         )
         is_pinned = bool(gang or row.request.is_cleared)
         is_stuck = is_pinned and not is_starting and not row.is_held_by_user
@@ -131,7 +132,7 @@ class Phases:
 
     def _avoid_reserved(self, seen: SeenJob, nodes: Iterable[NodeName]) -> None:
         """Let a job avoid all reserved nodes if it would not end before one of its own is."""
-        if seen.row.reservation or not seen.may_meet_reservation:
+        if seen.row.reservation or not seen.row.may_meet_reservation:
             return
         if not self._reserved.isdisjoint(nodes):
             self.pins.avoid(seen.key, self._reserved, seen.now_s)
@@ -140,17 +141,6 @@ class Phases:
     def _reserved(self) -> frozenset[NodeName]:
         """Return the nodes of reservations, read when first needed."""
         return self.slurm.reserved_nodes()
-
-
-@dataclass(frozen=True, slots=True)
-class _Believed:
-    """A job's request as hadard takes it, how far it has come, and the doubts about it."""
-
-    spec: JobSpec
-    progress: Progress
-    limits_s: Mapping[str, float]
-    late: str
-    remarks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,30 +170,29 @@ class PolicyView:
         elif len(choice.bound) <= 1:
             found = self._placed(seen, choice)
         if found.job is None and seen.parent is None and seen.row.dependency and seen.claim.holds:
-            return replace(found, course=Course.AWAITS, job=self._dependent(seen, choice))
+            return found._replace(course=Course.AWAITS, job=self._dependent(seen, choice))
         return found
 
     def _placed(self, seen: SeenJob, choice: Choice) -> Treated:
-        believed = self._believed(seen, choice)
-        gang, is_stuck, phase = seen.gang, False, self.phases.of_started(seen, believed.spec)
+        spec, progress, limits_s, late, doubts = self._believed(seen, choice)
+        gang, is_stuck, phase = seen.gang, False, self.phases.of_started(seen, spec)
         if seen.is_pending:
             is_pinned = self.places and not seen.claim.steered
             gang = self.phases.pinned_gang(seen) if is_pinned else None
             phase, is_stuck = self.phases.of_pending(seen, gang, choice.barred.keys())
-        found = Treated(seen, Course.PLANNED, is_stuck=is_stuck)
         if phase is None:
-            return found
-        spec, kept, why_not = self._movable(seen, believed, phase, gang)
+            return Treated(seen, Course.PLANNED, is_stuck=is_stuck)
+        spec, kept, why_not = self._movable(seen, spec, progress, phase, gang=gang)
         is_unseen = phase is Phase.QUEUED and seen.key in self.state.unseen
-        is_early = phase is Phase.QUEUED and seen.begins_later
+        is_early = phase is Phase.QUEUED and seen.row.begins_later(seen.now_s)
         is_pinned = phase is Phase.STARTING and seen.is_pending
         unseen = "Slurm's details of it could not be read in this round" if is_unseen else ""
         waits, row = _where_it_waits(seen, is_pinned=is_pinned), seen.row
-        remarks = (waits, why_not, believed.late, unseen, *believed.remarks)
+        remarks = (waits, why_not, late, unseen, *doubts)
         job = Job(
             spec,
             phase,
-            believed.progress,
+            progress,
             Allocation.rigid(gang) if gang and phase is not Phase.QUEUED else Allocation(),
             allowed_nodes=self._allowed_nodes(seen, choice, phase),
             bound_type=choice.bound_type,
@@ -215,20 +204,23 @@ class PolicyView:
             account=row.account,
             limit_left_s=self.checks.limit_left_s(seen),
         )
-        limits_s = believed.limits_s if seen.description.time_on else {}
-        return replace(found, job=job, kept=kept, limits_s=limits_s)
+        limits_s = limits_s if seen.description.time_on else {}
+        return Treated(seen, Course.PLANNED, job, is_stuck, limits_s=limits_s, kept=kept)
 
-    def _believed(self, seen: SeenJob, choice: Choice) -> _Believed:
+    def _believed(
+        self, seen: SeenJob, choice: Choice
+    ) -> tuple[JobSpec, Progress, Mapping[str, float], str, tuple[str, ...]]:
+        """Return a job's request as hadard takes it, how far it has come, and doubts about it."""
         claimed = self._spec(seen, choice)
-        spec, doubts = self.checks.believed(seen, claimed)
+        spec, doubt = self.checks.believed(seen, claimed)
         progress = self.reports.progress(seen, spec)
         done, limits_s = progress.steps_done, self.choices.limits_s(seen, claimed)
         in_time, late = self.choices.in_time(seen, claimed, done, limits_s)
-        if late and not self.choices.can_hold(seen, replace(choice, throughputs=in_time)):
+        if late and not self.choices.can_hold(seen, choice._replace(throughputs=in_time)):
             late = ""  # on the types where it ends in time it can never start
         spec = replace(spec, throughputs=in_time) if late else spec
         spec, learned = self.sizes.believed(seen, spec, done, self.state.cluster.gpus_by_type)
-        return _Believed(spec, progress, limits_s, late, (learned, *doubts))
+        return spec, progress, limits_s, late, (learned, *choice.doubts, doubt)
 
     def _spec(self, seen: SeenJob, choice: Choice) -> JobSpec:
         throughputs, row = choice.throughputs, seen.row
@@ -242,10 +234,10 @@ class PolicyView:
         )
 
     def _movable(
-        self, seen: SeenJob, believed: _Believed, phase: Phase, gang: Gang | None
+        self, seen: SeenJob, spec: JobSpec, progress: Progress, phase: Phase, *, gang: Gang | None
     ) -> tuple[JobSpec, float | None, str]:
         """Return the job with what a migration costs it, what it keeps then, and why it stays."""
-        spec, row, claim = believed.spec, seen.row, seen.claim
+        row, claim = seen.row, seen.claim
         facts, kept = (row, seen.report, seen.now_s), None
         may_migrate = spec.can_checkpoint and (row.state in _RUN_STATES or claim.ended_run > 0)
         why_not = why_not_migrated(row, seen.report, claim, seen.now_s) if may_migrate else ""
@@ -253,7 +245,7 @@ class PolicyView:
             spec = replace(spec, can_checkpoint=False)
         if (most_s := seen.description.restart_loss_s) and may_migrate and gang is not None:
             total, speed = spec.total_steps, gang.throughput(spec.throughputs)
-            done = believed.progress.steps_done / total
+            done = progress.steps_done / total
             kept = stoppable.kept_part(claim.kept_part, done, speed / total, *facts)
             spec = stoppable.with_loss(spec, *facts)
             why_not = why_not or stoppable.remark(most_s)

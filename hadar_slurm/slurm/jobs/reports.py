@@ -81,11 +81,13 @@ class Reports:
         else:
             steps = 0.0
         steps = min(steps, float(spec.total_steps))
+        if not steps:
+            return Progress(0.0, row.restarts)
         # The GPU-seconds are an estimate: Slurm forgets how long a requeued job ran before. All
         # steps count as trained on the type that the job holds now, or else on its fastest.
         gpu_type = spec.fastest_of(gang.gpus_by_type if gang else spec.throughputs.gpu_types)
         throughput = spec.throughput_on(gpu_type)
-        if not steps or throughput <= 0:
+        if throughput <= 0:
             return Progress(steps, row.restarts, ())
         service_s = spec.gpus_on(gpu_type) * steps / throughput
         return Progress(steps, row.restarts, ((GpuType(gpu_type), service_s),))

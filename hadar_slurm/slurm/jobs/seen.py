@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
@@ -13,7 +14,8 @@ from hadar_slurm.job_files import ProgressReport
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.parse import FAILED_STATES, QueueRow
 from hadar_slurm.slurm.enforce.claim import Claim
-from hadar_slurm.slurm.enforce.stoppable import is_ended_by_us, message, runs_again
+from hadar_slurm.slurm.enforce.modes import Mode
+from hadar_slurm.slurm.enforce.stoppable import message, runs_again
 from hadar_slurm.slurm.enforce.stoppable import takes_messages_after as takes_after
 
 # That of a job without a valid one, which hadard may still have to give back.
@@ -27,8 +29,8 @@ def final_phase(state: str) -> Phase:
     return Phase.FAILED if state in FAILED_STATES else Phase.CANCELLED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenJob:
+# Tuples: there are several for each job in every round.
+class SeenJob(NamedTuple):
     """One job, made once a round: what Slurm, its owner, hadard's ledger and its program say."""
 
     row: QueueRow
@@ -36,6 +38,8 @@ class SeenJob:
     claim: Claim
     # When the reading was made, in seconds since the epoch.
     now_s: float
+    # That of its partitions.
+    mode: Mode = Mode.OBSERVE
     # Managed without a description by hadar-sbatch: never held, pinned or migrated (enrolment.py).
     is_enrolled: bool = False
     # The GPUs that it holds.
@@ -63,8 +67,10 @@ class SeenJob:
     @property
     def parent(self) -> JobId | None:
         """Return the job array that a copy belongs to; None for a job that is not forked."""
+        if self.description.copies <= 1:
+            return None
         array, _, task = self.row.key.partition("_")
-        return JobId(array) if self.description.copies > 1 and task.isdecimal() else None
+        return JobId(array) if task.isdecimal() else None
 
     @property
     def ran_s(self) -> float:
@@ -78,11 +84,6 @@ class SeenJob:
         return self.report is not None and self.report.restart == self.row.restarts
 
     @property
-    def was_ended_by_us(self) -> bool:
-        """Whether it failed of USR1 in the run that hadard had signalled."""
-        return is_ended_by_us(self.row, self.claim)
-
-    @property
     def notice(self) -> str:
         """Return what is to be printed in its output on why its previous run was not the last."""
         if not self.row.is_live:
@@ -92,28 +93,6 @@ class SeenJob:
         if takes_after(self.row, self.claim.retried_run, self.now_s):
             return _RETRIED.format(self.claim.retried_run)
         return ""
-
-    @property
-    def is_for_later(self) -> bool:
-        """Whether it waits for another job or, held, for a begin time of its user."""
-        return bool(self.row.dependency) or (self.row.is_held_by_user and self.begins_later)
-
-    @property
-    def begins_later(self) -> bool:
-        """Whether it waits for a begin time of its user."""
-        row = self.row
-        # hadard changes the begin time that a requeue sets, and that of a request which it clears.
-        may_be_own = row.restarts == 0 and not row.request.is_cleared
-        # A change takes the reason away. By a time alone, clocks that differ would make a job wait:
-        # a job without a begin time is eligible as it is submitted.
-        says_so = row.is_held or row.reason in ("BeginTime", "None")
-        begins_s = row.started_s if row.is_held else row.eligible_s
-        return may_be_own and says_so and begins_s > max(self.now_s, row.submitted_s)
-
-    @property
-    def may_meet_reservation(self) -> bool:
-        """Whether it waits, and Slurm says that its nodes are or will be reserved."""
-        return self.is_pending and "reserved" in self.row.reason.lower()
 
 
 _RETRIED = (
@@ -140,8 +119,7 @@ class Course(StrEnum):
     RETRIED = "retried"
 
 
-@dataclass(frozen=True, slots=True)
-class Treated:
+class Treated(NamedTuple):
     """A job with what a round makes of it."""
 
     seen: SeenJob
@@ -151,7 +129,7 @@ class Treated:
     # It is pending on the nodes of a pin that cannot start it.
     is_stuck: bool = False
     # The time limit in seconds by GPU type, where it depends on it.
-    limits_s: Mapping[str, float] = field(default_factory=dict)
+    limits_s: Mapping[str, float] = MappingProxyType({})
     # The part, 0 to 1, that it keeps if it is requeued without a signal now.
     kept: float | None = None
     # The GPU type on which it has failed early.

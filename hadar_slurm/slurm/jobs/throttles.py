@@ -17,6 +17,7 @@ from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, QueueRow
 from hadar_slurm.slurm.client.state import SlurmState
+from hadar_slurm.slurm.enforce.claim import Claim
 from hadar_slurm.slurm.jobs.seen import Course, SeenJob, Treated
 
 ARRAY_REASON = "JobArrayTaskLimit"
@@ -128,7 +129,7 @@ class Throttles:
 
     # After this time one job more than a cap allows is tried: the limit may have been raised.
     retry_s: float
-    _caps: dict[Scope, Cap] = field(default_factory=dict)
+    caps: dict[Scope, Cap] = field(default_factory=dict)
     # The GPUs of each running job by scope, at this observation and the one before.
     _running: Mapping[Scope, list[int]] = field(default_factory=dict)
     _ran: Mapping[Scope, list[int]] = field(default_factory=dict)
@@ -152,18 +153,18 @@ class Throttles:
                 for scope in filter(None, (scope_of(row, kind) for kind in _OPEN)):
                     running[scope].append(gpus.get(row.key, 0))
         self._running = running
-        learned = {scope: cap for scope, cap in self._caps.items() if not cap.is_exact}
-        self._caps = {s: cap for s, cap in learned.items() if self._used(s, cap) <= cap.most}
+        learned = {scope: cap for scope, cap in self.caps.items() if not cap.is_exact}
+        self.caps = {s: cap for s, cap in learned.items() if self._used(s, cap) <= cap.most}
         for array, most in arrays.items():
             scope = Scope(Kind.ARRAY, (array,))
-            self._caps[scope] = Cap(most, True, ARRAY_REASON, now_s, most, is_exact=True)
+            self.caps[scope] = Cap(most, True, ARRAY_REASON, now_s, most, is_exact=True)
         for candidate in denied:
             self._learn(candidate, now_s)
 
     def _learn(self, denied: ThrottleCandidate, now_s: float) -> None:
         kind = kind_of(denied.row.reason)
         scope = scope_of(denied.row, kind) if kind is not None else None
-        before = self._caps.get(scope) if scope is not None else None
+        before = self.caps.get(scope) if scope is not None else None
         if scope is None or (before is not None and before.is_exact):
             return
         reason = denied.row.reason
@@ -176,19 +177,19 @@ class Throttles:
             most = usage = 0
         elif before is not None and before.since_s == now_s:
             most = min(most, before.most)  # the smaller of two denied jobs is the tighter bound
-        self._caps[scope] = Cap(most, counts_jobs, reason, now_s, usage)
+        self.caps[scope] = Cap(most, counts_jobs, reason, now_s, usage)
 
     def left_out(self, queued: Candidates, starting: Candidates, now_s: float) -> dict[JobId, str]:
         """Return the jobs that are not to be planned, and why, in words for people.
 
         Room goes to `queued` in this order; `starting` are pinned already.
         """
-        room = {scope: cap.most - self._used(scope, cap) for scope, cap in self._caps.items()}
+        room = {scope: cap.most - self._used(scope, cap) for scope, cap in self.caps.items()}
         for candidate in starting:
             for scope, cap in self._of(candidate.row):
                 room[scope] -= _need(candidate, cap)
         # One job may be tried beyond these.
-        caps = [(s, cap) for s, cap in self._caps.items() if room[s] >= 0 and not cap.is_exact]
+        caps = [(s, cap) for s, cap in self.caps.items() if room[s] >= 0 and not cap.is_exact]
         tries = {
             s for s, cap in caps if now_s >= cap.since_s + self.retry_s or self._is_idle(s, cap)
         }
@@ -207,14 +208,14 @@ class Throttles:
 
     def next_retry_s(self, now_s: float) -> float:
         """Return the next time at which a limit that is not tried now may be tried."""
-        due = (cap.since_s + self.retry_s for cap in self._caps.values() if not cap.is_exact)
+        due = (cap.since_s + self.retry_s for cap in self.caps.values() if not cap.is_exact)
         return min((due_s for due_s in due if due_s > now_s), default=float("inf"))
 
     def keep(self, rows: Iterable[QueueRow]) -> None:
         """Forget limits that apply to none of these jobs."""
-        kinds = {scope.kind for scope in self._caps}
+        kinds = {scope.kind for scope in self.caps}
         known = {scope_of(row, kind) for row in rows for kind in kinds}
-        self._caps = {scope: cap for scope, cap in self._caps.items() if scope in known}
+        self.caps = {scope: cap for scope, cap in self.caps.items() if scope in known}
 
     def _is_idle(self, scope: Scope, cap: Cap) -> bool:
         """Return whether all usage of when the cap was learned has ended."""
@@ -222,8 +223,8 @@ class Throttles:
 
     def _of(self, row: QueueRow) -> list[tuple[Scope, Cap]]:
         """Return the caps that apply to a job."""
-        scopes = (scope_of(row, kind) for kind in sorted({scope.kind for scope in self._caps}))
-        return [(scope, self._caps[scope]) for scope in scopes if scope in self._caps]
+        scopes = (scope_of(row, kind) for kind in sorted({scope.kind for scope in self.caps}))
+        return [(scope, self.caps[scope]) for scope in scopes if scope in self.caps]
 
     def _used(self, scope: Scope, cap: Cap) -> int:
         """Return the number of jobs that run under a limit, or of their GPUs."""
@@ -250,18 +251,17 @@ def _words(scope: Scope, cap: Cap) -> str:
     )
 
 
-def is_denied(seen: SeenJob) -> bool:
+def is_denied(row: QueueRow, claim: Claim) -> bool:
     """Return whether a limit keeps a job from starting on the nodes of its pin."""
-    row = seen.row
-    is_free = seen.is_pending and not row.is_held
-    return is_free and kind_of(row.reason) is not None and seen.claim.pins(row.requested_nodes)
+    is_pinned = row.state == "PENDING" and not row.is_held and claim.pins(row.requested_nodes)
+    return is_pinned and kind_of(row.reason) is not None
 
 
 def learn(throttles: Throttles, state: SlurmState, jobs: Iterable[SeenJob], now_s: float) -> None:
     """Learn limits from the jobs that are denied."""
     denied = [
         ThrottleCandidate(row, sum(n for _, n in row.gpus_per_node) * len(row.requested_nodes))
-        for row in (seen.row for seen in jobs if is_denied(seen))
+        for row in (seen.row for seen in jobs if is_denied(seen.row, seen.claim))
     ]
     held = {job: gang.num_gpus for job, gang in state.gangs.items()}
     throttles.observe(state.queue.values(), held, denied, state.throttles, now_s)
@@ -269,16 +269,16 @@ def learn(throttles: Throttles, state: SlurmState, jobs: Iterable[SeenJob], now_
 
 def marked(throttles: Throttles, jobs: Sequence[Treated], now_s: float) -> list[Treated]:
     """Return the jobs, with `left_out` set on what policies see where a limit has no room."""
+    if not throttles.caps:
+        return [*jobs]
     planned = [(t.seen, t.job) for t in jobs if t.job and t.course is Course.PLANNED]
     # Room under a limit goes to jobs in order of submission.
     planned.sort(key=lambda pair: (pair[1].spec.submitted_s, natural_key(pair[1].job_id)))
-    pending = [
-        (job.phase, ThrottleCandidate(seen.row, job.spec.num_gpus))
-        for seen, job in planned
-        if seen.is_pending
-    ]
-    queued = [candidate for phase, candidate in pending if phase is Phase.QUEUED]
-    starting = [candidate for phase, candidate in pending if phase is Phase.STARTING]
+    pending = [(seen.row, job) for seen, job in planned if seen.is_pending]
+    queued, starting = (
+        [ThrottleCandidate(row, job.spec.num_gpus) for row, job in pending if job.phase is phase]
+        for phase in (Phase.QUEUED, Phase.STARTING)
+    )
     throttles.keep(candidate.row for candidate in (*queued, *starting))
     why = throttles.left_out(queued, starting, now_s)
 
@@ -286,6 +286,6 @@ def marked(throttles: Throttles, jobs: Sequence[Treated], now_s: float) -> list[
         return replace(job, left_out=True, remarks=(*job.remarks, why[job.job_id]))
 
     return [
-        replace(t, job=mark(t.job)) if t.job is not None and t.job.job_id in why else t
+        t._replace(job=mark(t.job)) if t.job is not None and t.job.job_id in why else t
         for t in jobs
     ]

@@ -138,19 +138,23 @@ class Steering(Pinning):
         most = int(min(MOST_CHANGES, changes_in(self.settings.slot_s, self.slurm.rpcs_per_s)))
         order, others = self._kept(wanted, first)
         rows = [self._now.queue[job] for job in order]
-        pending = [row for row in self._now.queue.values() if row.state == "PENDING"]
         nice = nice_values(
             groups(rows),
             first,
             {job: n for job, n in self._now.nice.items() if not self.ledger[job].nice.is_kept},
             lambda job, shown: self.ledger[job].nice.owner_of(shown),
             urgent,
-            max((row.priority for row in pending), default=0),
+            max((r.priority for r in self._now.queue.values() if r.state == "PENDING"), default=0),
         )
         self._same.clear()
-        due = {r.key: e for r in rows if (e := self._event_of(r, wanted[r.key], nice.get(r.key)))}
         left = [job for job in others if self.ledger[job].steers][:most]
         most -= len(left)
+        due, asked = dict[JobId, Event](), set(first)
+        for row in rows:
+            # What would be beyond a round matters only of those that are to start.
+            is_due = len(due) < most or row.key in asked
+            if is_due and (e := self._event_of(row, wanted[row.key], nice.get(row.key))):
+                due[row.key] = e
         faults: dict[JobId, str | SlurmError] = dict.fromkeys([*others, *[*due][most:]], _LATER)
         todo = [*due][:most]
         try:

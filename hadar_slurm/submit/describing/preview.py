@@ -67,7 +67,9 @@ def _choice(
     if not speeds:
         return TypePreview(gpu_type, gpus, why_not="too few for the gang")
     speed = max(speeds)
-    estimate = estimator.estimates(description, "", cluster.gpus_by_type).get(gpu_type.lower())
+    estimate = estimator.known(description, "", cluster.gpus_by_type).estimates.get(
+        gpu_type.lower()
+    )
     if speed <= 0 or estimate is None:
         why_not = "no throughput is given" if estimate is None else "does not fit"
         return TypePreview(gpu_type, gpus, why_not=why_not)

@@ -26,7 +26,7 @@ def estimator() -> Estimator:
 
 
 def origins(estimator: Estimator, description: Description) -> dict[str, Origin]:
-    found = estimator.estimates(description, "ada", KINDS)
+    found = estimator.known(description, "ada", KINDS).estimates
     return {gpu_type: estimate.origin for gpu_type, estimate in found.items()}
 
 
@@ -65,7 +65,7 @@ def test_what_is_measured_takes_the_place_of_the_table(estimator: Estimator) -> 
     assert throughputs.on("k80", 1) == pytest.approx(0.5)
     assert origins(estimator, job)["v100"] is Origin.MEASURED
     assert estimator.throughputs(job, "ben", KINDS).on("v100", 1) == pytest.approx(5.0)
-    assert estimator.estimates(job, "ben", KINDS)["v100"].origin is Origin.SIMILAR
+    assert estimator.known(job, "ben", KINDS).estimates["v100"].origin is Origin.SIMILAR
 
 
 def test_steps_and_a_limit_give_a_speed_to_begin_with(estimator: Estimator) -> None:
@@ -127,7 +127,7 @@ def test_a_job_has_no_throughput_on_types_that_it_may_not_have(estimator: Estima
     for description, expected in ((whole, {"v100", "k80"}), (large, {"v100"})):
         found = estimator.throughputs(description, "", types)
         assert {name for name in types if found.on(name, 1) > 0} == expected
-        assert estimator.estimates(description, "", types).keys() == expected
+        assert estimator.known(description, "", types).estimates.keys() == expected
     speed = estimator.throughputs(large, "", types).on("v100", 1)
     assert estimator.total_steps(large, estimator.throughputs(large, "", types)) == pytest.approx(
         100.0 * speed, abs=1

@@ -13,8 +13,8 @@ from hadar_slurm.slurm.client.fairshare import parse_fair_shares
 from hadar_slurm.slurm.client.parse import (
     array_throttles,
     asked_nodes,
+    detail_of,
     held_gang,
-    is_set_apart_by_detail,
     parse_nodes,
     parse_queue,
     split_job_details,
@@ -70,7 +70,7 @@ def test_captured_details_of_jobs_are_read(version: str) -> None:
     throttled = set(array_throttles(details.values()).values())
     assert throttled == {2}
     of_key = {row.key: details[row.raw_id] for row in queue.values() if row.raw_id in details}
-    apart = {key for key, detail in of_key.items() if is_set_apart_by_detail(detail)}
+    apart = {key for key, detail in of_key.items() if detail_of(detail).is_set_apart}
     assert apart == {number[name] for name in ("scrontab",) if name in number}
     assert asked_nodes(of_key[number["per-node-range"]], "3") == "3-3"
 

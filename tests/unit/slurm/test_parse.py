@@ -24,8 +24,8 @@ from hadar_slurm.slurm.client import parse
 from hadar_slurm.slurm.client.doubts import job_details
 from hadar_slurm.slurm.client.parse import (
     asked_nodes,
+    detail_of,
     held_gang,
-    is_set_apart_by_detail,
     node_row,
     parse_nodes,
     parse_queue,
@@ -148,6 +148,24 @@ def test_texts_of_users_can_hold_anything_but_the_mark(account: str, comment: st
     rows = parse_queue(with_texts(account, comment) * 2, MARK)
     assert [(row.account, row.comment) for row in rows] == [(account, comment)] * 2
     assert {row.key for row in rows} == {"4"}
+
+
+def test_a_job_is_parsed_again_once_any_of_its_texts_has_changed() -> None:
+    """A row of the reading before is used again for the same texts only, and not kept beyond."""
+    known: parse.Known = {}
+    before = parse_queue(QUEUE, MARK, known)
+    again = parse_queue(QUEUE.replace(MARK, "#4567"), "#4567", known)
+    assert all(row is was for row, was in zip(again, before, strict=True))
+    for index in range(len(parse.QUEUE.fixed.split())):
+        # 0 is a value of every field, but not the one of any.
+        changed = with_field(index, "0" if index else "17")
+        (row,) = parse_queue(changed, MARK, known)
+        assert row == parse_queue(changed, MARK)[0]
+        assert len(known) == 1
+        parse_queue(QUEUE, MARK, known)
+    for account, comment in (("a", ""), ("", "a")):
+        (row,) = parse_queue(with_texts(account, comment), MARK, known)
+        assert (row.account, row.comment) == (account, comment)
 
 
 def test_a_forged_record_stays_in_its_comment() -> None:
@@ -566,7 +584,7 @@ def test_a_job_that_has_ended_meanwhile_is_left_out() -> None:
 )
 def test_scrontab_and_doubtful_exclusions_set_a_job_apart(detail: str, *, is_apart: bool) -> None:
     """Only the detail line of a job shows them."""
-    assert is_set_apart_by_detail(detail) is is_apart
+    assert detail_of(detail).is_set_apart is is_apart
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from hadar_slurm.jobspec.mark import split
 from hadar_slurm.placement.limits import Limit, limits
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
-from hadar_slurm.slurm.client.parse import QueueRow, excluded_nodes, nice_value
+from hadar_slurm.slurm.client.parse import QueueRow, detail_of
 from hadar_slurm.slurm.client.scontrol import command
 from hadar_slurm.slurm.client.updates import Steer, Update
 from hadar_slurm.slurm.enforce.claim import State
@@ -176,7 +176,8 @@ def test_texts_of_a_user_decide_nothing(
     detail: str, nodes: Sequence[NodeName], nice: int | None
 ) -> None:
     """Where a job's line shows two values, neither counts."""
-    assert (excluded_nodes(detail), nice_value(detail)) == (tuple(nodes), nice)
+    shown = detail_of(detail)
+    assert (shown.excluded, shown.nice) == (tuple(nodes), nice)
 
 
 def test_the_command_sets_and_empties() -> None:
