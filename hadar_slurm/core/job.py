@@ -131,6 +131,10 @@ class SizeBelief(Protocol):
         """Return the time within which it ends with probability `chance`, after `trained_s`."""
         ...
 
+    def beyond(self, service_s: float) -> float:
+        """Return the probability that it trains longer than `service_s` in all."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:

@@ -87,6 +87,17 @@ class Belief:
                 return max(1.0, limit_s - trained_s)
         return self._last_s(trained_s)
 
+    def beyond(self, service_s: float) -> float:
+        """Return the probability that the job trains longer than `service_s` in all."""
+        if service_s >= self.limit_s:
+            return 0.0
+        where = bin_of(service_s)
+        low_s, high_s = EDGES_S[where], EDGES_S[where + 1]
+        alive = 1.0 - self.ends[where] * (service_s - low_s) / (high_s - low_s)
+        for share in self.ends[:where]:
+            alive *= 1.0 - share
+        return alive
+
     def _last_s(self, trained_s: float) -> float:
         """Return how long a job that comes to the last bin, or has, trains on after `trained_s`."""
         limit_s = self.limit_s if trained_s < self.limit_s else math.inf

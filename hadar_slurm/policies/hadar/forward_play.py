@@ -27,6 +27,7 @@ from typing import TypeAlias
 
 from hadar_slurm.core.cluster import TypeIndex
 from hadar_slurm.core.job import Shape, SizeBelief
+from hadar_slurm.policies.hadar.insertion import FreedGpus, FreeGpus
 from hadar_slurm.policies.hadar.kinds import JobKind
 from hadar_slurm.policies.hadar.type_sharing import share_types, worths
 from hadar_slurm.policies.hadar.ways import FIRST
@@ -200,43 +201,6 @@ class Pools:
                 left -= some
 
 
-class _Ends:
-    """When the GPUs of each type become free, for jobs that get them one after the other."""
-
-    def __init__(self, room: Sequence[int], running: Sequence[PlayedJob], now_s: float) -> None:
-        self._pools = [[(0.0, free)] if free else [] for free in room]
-        for job in running:
-            in_s = max(job.ready_s - now_s, 0.0) + job.left_s / job.speed
-            for gpu_type, nodes, gpus in job.parts:
-                self._pools[gpu_type].append((in_s, nodes * gpus))
-        for pool in self._pools:
-            pool.sort()
-        self._known: dict[tuple[TypeIndex, int], float] = {}
-
-    def begin_s(self, gpu_type: TypeIndex, size: int) -> float:
-        """Return in how many seconds `size` GPUs of a type are free; inf: never."""
-        found = self._known.get((gpu_type, size))
-        if found is None:
-            found, missing = math.inf, size
-            for in_s, gpus in self._pools[gpu_type]:
-                missing -= gpus
-                if missing <= 0:
-                    found = in_s
-                    break
-            self._known[gpu_type, size] = found
-        return found
-
-    def give(self, gpu_type: TypeIndex, size: int, end_s: float) -> None:
-        """Give the GPUs that become free first to a job that ends in `end_s` seconds."""
-        pool, missing, taken = self._pools[gpu_type], size, 0
-        while missing > 0:
-            missing -= pool[taken][1]
-            taken += 1
-        pool[:taken] = [(pool[taken - 1][0], -missing)] if missing else []
-        insort(pool, (end_s, size))
-        self._known = {key: in_s for key, in_s in self._known.items() if key[0] != gpu_type}
-
-
 @dataclass(slots=True)
 class Play:
     """One play of `jobs` on `pools`."""
@@ -252,15 +216,14 @@ class Play:
     urgency: float | None = None
     # Whether the rank of a job without GPUs changes with time.
     ranks_change: bool = False
-    # The factor on the wait for GPUs of a job that cannot move.
-    wait_factor: float = 1.0
     # Jobs considered so far, in all rounds.
     steps: int = 0
     _now_s: float = 0.0
     _active: list[PlayedJob] = field(default_factory=list)
     _running: list[PlayedJob] = field(default_factory=list)
     _free: Pools = field(default_factory=lambda: Pools(()))
-    _ends: _Ends | None = None
+    # When the GPUs of each type are free, for jobs that cannot move.
+    _ends: list[FreeGpus] | None = None
     # Jobs without GPUs whose rank may have changed.
     _unranked: list[PlayedJob] = field(default_factory=list)
 
@@ -420,19 +383,27 @@ class Play:
 
     def _start_at_first_end(self, job: PlayedJob) -> bool:
         """Give a job the type on which it ends first, now or later; say whether it starts now."""
-        if self._ends is None:
-            self._ends = _Ends(self._free.room, self._running, self._now_s)
-        ends, kind = self._ends, job.kind
+        ends, kind = self._ends or self._free_times(), job.kind
         best_s, first, begins_s = math.inf, -1, 0.0
         for gpu_type in kind.by_speed:
-            begin_s = ends.begin_s(gpu_type, kind.num_gpus)
-            end_s = self.wait_factor * begin_s + job.left_s / kind.speeds[gpu_type]
-            if end_s < best_s:
-                best_s, first, begins_s = end_s, gpu_type, begin_s
+            lasts_s = job.left_s / kind.speeds[gpu_type]
+            begin_s = ends[gpu_type].first_s(kind.num_gpus, lasts_s, 0.0)
+            if begin_s + lasts_s < best_s:
+                best_s, first, begins_s = begin_s + lasts_s, gpu_type, begin_s
         if first < 0:
             return False
-        ends.give(first, kind.num_gpus, begins_s + job.left_s / kind.speeds[first])
+        ends[first].take(begins_s, job.left_s / kind.speeds[first], kind.num_gpus)
         return begins_s <= 0 and self._start(job, (first,))
+
+    def _free_times(self) -> list[FreeGpus]:
+        """Return when the GPUs of each type are free, and keep it for this round."""
+        releases = [[FreedGpus(0.0, free)] for free in self._free.room]
+        for job in self._running:
+            in_s = max(job.ready_s - self._now_s, 0.0) + job.left_s / job.speed
+            for gpu_type, nodes, gpus in job.parts:
+                releases[gpu_type].append(FreedGpus(in_s, nodes * gpus))
+        self._ends = [FreeGpus(each) for each in releases]
+        return self._ends
 
     def _own_first(self, job: PlayedJob) -> Sequence[TypeIndex]:
         """Return the way's types, its own first unless a migration saves more than a restart."""

@@ -26,9 +26,8 @@ Candidates are the orders of the peers (shortest remaining service, shortest rem
 the mean of both) with types by regret (`type_sharing.py`), while no jobs are expected also with
 less urgency; service and the mean also with the fastest type first; the makespan program's critical
 jobs first, with its prices, and when nearly all jobs run also with types by regret; the way in use;
-variants of the best in which the jobs that end last go first, or those that the primal-dual
-decision runs now, on its types; and where jobs cannot move, variants in which these wait longer or
-less long for a better type.
+and variants of the best in which the jobs that end last go first, or those that the primal-dual
+decision runs now, on its types.
 
 Where sizes are not known but believed (`Job.belief`), those that are played are drawn from what is
 believed, and jobs are ranked by what is believed of them as they train. Played as they are
@@ -61,8 +60,6 @@ _MAKESPAN, _LAST_MAKESPAN, _SLOWDOWN = 0.35, 0.5, 0.15
 _ORDERS, _FASTEST_ORDERS = (0.5, 1.0, 0.0), (0.5, 1.0)
 # The urgency that is a candidate as well while no jobs are expected.
 _LITTLE_URGENCY = 0.25
-# The factors on the wait of jobs that cannot move, beside 2, in variants of as many of the best.
-_WAIT_FACTORS = (1.0, 4.0)
 # Jobs of less than this many seconds count as that long in the slow-down.
 _SHORTEST_S = 1.0
 # How many of the jobs that end last go first, in variants of this many of the best candidates.
@@ -224,7 +221,6 @@ class View:
             may_mix_types=self.kinds.allocator.rules.may_mix_types,
             urgency=way.urgency if way.typing is Typing.REGRET else None,
             ranks_change=way.critical_first,
-            wait_factor=way.wait_factor,
         )
         is_whole = play.run()
         ended = [job for job in jobs if job.end_s < math.inf]
@@ -332,17 +328,15 @@ def choose(
         present = frozenset(job.job_id for job in view.jobs)
         incumbent = replace(incumbent, promoted=incumbent.promoted & present)
         trial.play(incumbent)
-    may_move = {job.spec.can_checkpoint for job in view.jobs}
-    bases = _bases(view, may_move=True in may_move)
+    bases = [Way(exponent, Typing.REGRET) for exponent in _ORDERS]
+    if not view.expected:
+        bases.append(Way(_ORDERS[0], Typing.REGRET, urgency=_LITTLE_URGENCY))
+    bases += [Way(exponent, Typing.FASTEST) for exponent in _FASTEST_ORDERS]
     first, *others = bases
     knows = not view.drawn_s
     trial.play(first, *([Way(critical_first=True)] if knows else []), *others)
     if view.is_end and knows:
         trial.play(Way(typing=Typing.REGRET, critical_first=True))
-    if False in may_move:
-        for way in trial.best(trial.outlooks):
-            trial.play(*(replace(way, wait_factor=factor) for factor in _WAIT_FACTORS))
-        bases = [way for way in trial.outlooks if not way.promoted]
     if decided:
         trial.play(*(replace(way, decided=decided) for way in trial.best(bases)[:1]))
     if knows:
@@ -355,16 +349,6 @@ def choose(
         scores[incumbent] -= _KEEPS
     best = min(scores, key=scores.__getitem__)
     return best, trial.outlooks[best].makespan_s, len(scores)
-
-
-def _bases(view: View, *, may_move: bool) -> list[Way]:
-    """Return the ways of which others are variants; `may_move`: whether any job can save."""
-    bases = [Way(exponent, Typing.REGRET) for exponent in _ORDERS]
-    if not view.expected:
-        bases.append(Way(_ORDERS[0], Typing.REGRET, urgency=_LITTLE_URGENCY))
-    if may_move:
-        bases += [Way(exponent, Typing.FASTEST) for exponent in _FASTEST_ORDERS]
-    return bases
 
 
 def _thinned(nodes: Sequence[int], step: int) -> list[int]:

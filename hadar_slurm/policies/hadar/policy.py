@@ -22,8 +22,9 @@ which its work costs least. The paper's own form is `hadar-paper`. Here:
   Critical jobs that share a type exchange it once (`ways.py`).
 * The program is solved again half an hour after jobs came or went, and anyway after 2 % of the
   horizon.
-* A non-preemptible job takes the type on which it ends first, the wait included, and does not start
-  elsewhere meanwhile (`completion_forecast.py`): it could not migrate afterwards.
+* A non-preemptible job takes the type on which it ends first at the price of GPUs, the wait
+  included, and does not start elsewhere meanwhile (`insertion.py`): it could not migrate
+  afterwards. Where no job can move there are no ways and no program: the shortest service first.
 * A preemptible job is not started on a slow type if GPUs of a faster type become free in the same
   round, early enough for it to end sooner (`short_waits.py`). Where a short job waits for GPUs, the
   round ends early.
@@ -45,8 +46,8 @@ from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.errors import SolverError
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.node_assignment import assign_nodes
-from hadar_slurm.policies.hadar.completion_forecast import Forecast, first_on_nodes, non_preemptible
 from hadar_slurm.policies.hadar.history import History
+from hadar_slurm.policies.hadar.insertion import Insertion, non_preemptible
 from hadar_slurm.policies.hadar.kinds import JobKind, Kinds
 from hadar_slurm.policies.hadar.knapsack import Item, refit
 from hadar_slurm.policies.hadar.look_ahead import View, WayInUse, choose, is_due
@@ -101,6 +102,8 @@ class Hadar:
         memory = round_.memory if isinstance(round_.memory, Memory) else Memory()
         kinds = Kinds(allocator)
         able = [j for j in snapshot.plannable if j.steps_left > 0 and kinds.of(j).best]
+        if able and not any(job.spec.can_checkpoint for job in able):
+            return self._inserted(kinds, able, memory)
         horizon, is_new = self._horizon(kinds, able, memory.horizon)
         kinds.prices = horizon.prices if horizon else None
         known, now_s = memory.history, snapshot.now_s
@@ -108,20 +111,12 @@ class Hadar:
         choice, num_ways = self._choice(kinds, able, horizon, memory.choice, history)
         way = choice.way if choice else Way()
         shares = Shares.of(kinds, able, self.user_shares, memory.leads)
-        ranking = _Ranking(kinds, horizon, way, dict(way.decided), shares)
-        queue = sorted(map(ranking.entry, count(), allocator.jobs))
-        if shares:
-            jobs = [None if entry.rank == OVERDUE else entry.job for entry in queue]
-            queue = [queue[position] for position in shares.order(jobs)]
+        queue = _Ranking(kinds, horizon, way, dict(way.decided), shares).queue()
         immovable = {job.job_id for job in allocator.jobs if non_preemptible(allocator, job)}
         selection = _TypeSelection(kinds, queue, immovable, way)
         refits = selection.run()
         _reserve(allocator, queue, selection.chosen, immovable)
-        for job in assign_nodes(allocator):
-            if job.job_id in immovable and (
-                first := first_on_nodes(allocator, job, way.wait_factor)
-            ):
-                allocator.start(job, [first])
+        Insertion(kinds, [j for j in assign_nodes(allocator) if j.job_id in immovable]).start()
         movable = [entry.job for entry in queue if entry.job.job_id not in immovable]
         allocator.fill(movable)
         late = take_back_slow_starts(allocator, movable)
@@ -136,6 +131,16 @@ class Hadar:
         memory = Memory(horizon, choice, history, shares.after() if shares else None)
         plan = allocator.plan(figures=figures, memory=memory, patient=immovable | late)
         return replace(plan, next_round_s=_next_round_s(allocator, queue))
+
+    def _inserted(self, kinds: Kinds, able: Sequence[Job], memory: Memory) -> Plan:
+        """Return the plan where no job can move: shortest service first (insertion.py)."""
+        shares = Shares.of(kinds, able, self.user_shares, memory.leads)
+        queue = _Ranking(kinds, horizon=None, way=Way(), decided={}, shares=shares).queue()
+        waits = Insertion(kinds, [entry.job for entry in queue if entry.types]).start()
+        # Those that fit no type mix several.
+        kinds.allocator.fill(entry.job for entry in queue if not entry.types)
+        memory = replace(memory, leads=shares.after() if shares else None)
+        return kinds.allocator.plan(memory=memory, patient=waits)
 
     def _choice(
         self,
@@ -253,6 +258,14 @@ class _Ranking:
     decided: Mapping[JobId, TypeIndex]
     shares: Shares | None = None
 
+    def queue(self) -> list[_Entry]:
+        """Return the entries of the jobs to decide on, in order, the shares of users heeded."""
+        found = sorted(map(self.entry, count(), self.kinds.allocator.jobs))
+        if not self.shares:
+            return found
+        jobs = [None if entry.rank == OVERDUE else entry.job for entry in found]
+        return [found[position] for position in self.shares.order(jobs)]
+
     def entry(self, tie_break: int, job: Job) -> _Entry:
         """Return a job's entry: overdue, critical or promoted, or by remaining work."""
         kind, spec, way = self.kinds.of(job), job.spec, self.way
@@ -369,16 +382,15 @@ class _TypeSelection:
         """
         queue, immovable, gpu_types = self._queue, self._immovable, self._allocator.gpu_types
         left, by_regret = sum(self._room), self._way.typing is Typing.REGRET
-        forecast = Forecast(
-            self._allocator, [e.job for e in queue] if immovable else [], self._way.wait_factor
-        )
+        jobs = [entry.job for entry in queue] if immovable else []
+        forecast = Insertion(self._kinds, jobs)
         later = []
         for position, (rank, _, _, job, types, _) in enumerate(queue):
             if left <= 0:
                 break
             size = job.spec.num_gpus
             if job.job_id in immovable:
-                first = forecast.first_end(job)
+                first = forecast.reserve(job)
                 types = () if first is None else (gpu_types.index(first),)
             elif by_regret and rank == BY_WORK and types and size <= left:
                 later.append(position)
@@ -388,7 +400,7 @@ class _TypeSelection:
             if index is not None:
                 left -= size
                 if immovable and job.job_id not in immovable:
-                    forecast.give(job, gpu_types[index])
+                    forecast.reserve(job, index)
         return later
 
     def _share_types(self, positions: Sequence[int]) -> None:

@@ -76,16 +76,6 @@ class Way:
     decided: frozenset[tuple[JobId, TypeIndex]] = frozenset()
     # Whether the critical jobs of the makespan program go first, on the types planned for them.
     critical_first: bool = False
-    # What a job that cannot move multiplies its forecast wait for GPUs by, when it compares types:
-    # shorter jobs that arrive later go first. 0 to take the fastest type, however long the wait.
-    wait_factor: float = 2.0
-
-    def __str__(self) -> str:
-        words = [f"exponent {self.exponent:g}", str(self.typing)]
-        words += [f"{len(self.promoted)} promoted"] if self.promoted else []
-        words += [f"{len(self.decided)} by primal-dual decision"] if self.decided else []
-        words += ["critical first"] if self.critical_first else []
-        return ", ".join([*words, f"waits times {self.wait_factor:g}"])
 
     def weight(self, job: Job) -> float:
         """Return the factor on a job's time left, by its gang and its user's fair share."""

@@ -158,29 +158,13 @@ def test_a_choice_takes_no_more_steps_than_it_may(monkeypatch: pytest.MonkeyPatc
 
 
 def test_jobs_that_cannot_move_wait_for_the_type_on_which_they_end_first() -> None:
-    """The other factor on their wait is chosen where it ends the jobs sooner.
-
-    A V100 is free in 1,000 s. On it the job takes 1,000 s, on the free K80 2,500 s: it waits unless
-    its wait counts twice.
-    """
+    """A V100 is free in 1,000 s. On it the job takes 1,000 s, on the free K80 2,500 s."""
     both = some_rates(V100=10.0, K80=4.0)
     runs = a_job("1", on="n1:V100:1", steps=10_000, throughputs=both, can_checkpoint=False)
     waits = a_job("2", steps=10_000, throughputs=both, can_checkpoint=False)
     seen = view("1xV100,1xK80", runs, waits)
-    ends = {}
-    for factor in (1.0, 2.0):
-        way = Way(1.0, Typing.REGRET, wait_factor=factor)
-        ends[factor] = [round(job.end_s) for job in seen.play(way, ROUND_PACE)[1]]
-    assert ends == {1.0: [1000, 2000], 2.0: [1000, 2500]}
-    assert choose(seen, None, 360.0)[0].wait_factor == 1.0
-
-
-def test_where_all_jobs_can_move_the_wait_factor_is_not_varied() -> None:
-    """It is for jobs that cannot."""
-    jobs = [a_job(str(number), throughputs=V100) for number in range(3)]
-    fixed = [a_job(str(number), throughputs=V100, can_checkpoint=False) for number in range(3)]
-    assert choose(view("1xV100", *jobs), None, 360.0)[0].wait_factor == 2.0
-    assert choose(view("1xV100", *fixed), None, 360.0)[2] > 8
+    ends = [round(job.end_s) for job in seen.play(Way(1.0, Typing.REGRET), ROUND_PACE)[1]]
+    assert ends == [1000, 2000]
 
 
 def test_the_primal_dual_decision_goes_first_on_its_types() -> None:

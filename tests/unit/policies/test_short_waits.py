@@ -61,14 +61,14 @@ def test_restarts_make_a_longer_wait_worth_while() -> None:
 
 
 def test_gpus_that_become_free_are_given_once() -> None:
-    """The second would end after 50 + 10 + 10 s: later than on the K80, with only one wait."""
-    found = planned("1xV100,2xK80", job("1", 500, "n1:V100:1"), job("2", 100), job("3", 100))
+    """The second would end after 50 + 10 + 6.5 s, later than on the K80."""
+    found = planned("1xV100,2xK80", job("1", 500, "n1:V100:1"), job("2", 100), job("3", 65))
     assert placed_by(found) == {"1": "n1:V100:1", "3": "n2:K80:1"}
 
 
 def test_a_job_ahead_without_gpus_takes_them_first() -> None:
-    """Job 2 runs on a V100 only."""
-    only = a_job("2", steps=100, throughputs=some_rates(V100=10.0))
+    """Job 2 runs on a V100 only, for 60 s."""
+    only = a_job("2", steps=600, throughputs=some_rates(V100=10.0))
     snapshot = a_snapshot(CLUSTER, job("1", 500, "n1:V100:1"), only, job("3", 100), now_s=200.0)
     for queue, waits in (((only, job("3", 100)), False), ((job("3", 100), only), True)):
         allocator = Allocator(snapshot, WITHIN)

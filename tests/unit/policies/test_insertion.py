@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 from builders import ROUND, a_job, a_snapshot, placed_by, reasons_of, some_rates
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import NodeName
 from hadar_slurm.core.job import Job, Shape
+from hadar_slurm.core.lengths.belief import Belief
+from hadar_slurm.core.lengths.bins import NUM_BINS
 from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import Round
 from hadar_slurm.placement.allocator import Allocator
-from hadar_slurm.policies.hadar.completion_forecast import (
-    Forecast,
-    first_on_nodes,
-    non_preemptible,
-)
+from hadar_slurm.policies.hadar import insertion
+from hadar_slurm.policies.hadar.insertion import FreedGpus, FreeGpus, Insertion, non_preemptible
+from hadar_slurm.policies.hadar.kinds import Kinds
 from hadar_slurm.policies.hadar.policy import Hadar
 
 BOTH = some_rates(V100=10.0, K80=1.0)
@@ -61,25 +64,24 @@ def test_who_is_ahead_in_the_queue_is_waited_for_as_well() -> None:
     runs = fixed("1", steps=1000, on="n1:V100:1")
     two, three = fixed("2", steps=3000), fixed("3", steps=3001)
     found = Allocator(a_snapshot("1xV100,1xK80", runs, two, three), ROUND)
-    forecast = Forecast(found, [two, three], 2.0)
-    assert [forecast.first_end(two), forecast.first_end(three)] == [None, None]
-    slow = some_rates(V100=10.0, K80=4.0)
+    forecast = Insertion(Kinds(found), [two, three])
+    assert [forecast.reserve(two), forecast.reserve(three)] == [None, None]
+    slow = some_rates(V100=10.0, K80=5.0)
     three = replace(three, spec=replace(three.spec, throughputs=slow))
-    forecast = Forecast(
-        Allocator(a_snapshot("1xV100,1xK80", runs, two, three), ROUND), [two, three], 2.0
-    )
-    assert [forecast.first_end(two), forecast.first_end(three)] == [None, "K80"]
+    found = Allocator(a_snapshot("1xV100,1xK80", runs, two, three), ROUND)
+    forecast = Insertion(Kinds(found), [two, three])
+    assert [forecast.reserve(two), forecast.reserve(three)] == [None, "K80"]
 
 
-def test_a_gang_waits_for_the_last_of_its_gpus() -> None:
-    """One V100 is free and another one in 100 s: both are reserved for the gang."""
+def test_a_gang_waits_for_the_last_of_its_gpus_and_a_shorter_job_fills_the_hole() -> None:
+    """One V100 is free and another one in 100 s: job 3 ends by then, job 4 would be late."""
     runs = fixed("1", steps=1000, on="n1:V100:1")
-    gang = fixed("2", 2, steps=10_000)
+    gang, short, longer = fixed("2", 2, steps=30_000), fixed("3", steps=999), fixed("4", steps=1010)
     board = Allocator(a_snapshot("2xV100,2xK80", runs, gang), ROUND)
-    forecast = Forecast(board, [gang, one := fixed("3", steps=1000)], 2.0)
-    assert forecast.first_end(gang) is None
-    # Job 3 would start after the gang; twice that wait exceeds the extra run time on the K80.
-    assert forecast.first_end(one) == "K80"
+    forecast = Insertion(Kinds(board), [gang, short, longer])
+    assert forecast.reserve(gang) is None
+    assert forecast.reserve(longer) == "K80"
+    assert forecast.reserve(short) == "V100"
 
 
 def test_within_a_round_who_can_be_moved_is_no_reason_for_a_slow_gpu() -> None:
@@ -109,9 +111,9 @@ def test_pools_of_several_groups_of_nodes_are_drawn_from_together() -> None:
     wide = fixed("1", 2, steps=1000)
     narrow = replace(fixed("2", steps=1000), allowed_nodes=frozenset({NodeName("n2")}))
     board = Allocator(a_snapshot("1xV100,1xV100,4xK80", wide, narrow), ROUND)
-    forecast = Forecast(board, [wide, narrow], 2.0)
-    assert forecast.first_end(wide) == "V100"
-    assert forecast.first_end(narrow) is None
+    forecast = Insertion(Kinds(board), [wide, narrow])
+    assert forecast.reserve(wide) == "V100"
+    assert forecast.reserve(narrow) is None
 
 
 def test_where_no_nodes_are_found_single_nodes_decide() -> None:
@@ -120,12 +122,15 @@ def test_where_no_nodes_are_found_single_nodes_decide() -> None:
     soon = fixed("1", steps=1000, on="n1:V100:1")
     late = fixed("2", steps=1_000_000, on="n2:V100:1")
     job = fixed("3", 2, steps=4000, shape=shape)
-    placed = plan("2xV100,2xV100,2xK80", soon, late, job)
-    assert "3" not in placed
     never = fixed("1", steps=1_000_000, on="n1:V100:1")
-    assert plan("2xV100,2xV100,2xK80", never, late, job)["3"] == "n3:K80:2"
-    board = Allocator(a_snapshot("2xV100,2xV100,2xK80", never, late, job), ROUND)
-    assert first_on_nodes(board, job, 2.0) == "K80"
+    # Also beside a job that can move.
+    for others in (
+        (late,),
+        (late, a_job("4", steps=10, on="n4:K80:1", throughputs=some_rates(K80=1.0))),
+    ):
+        assert "3" not in plan("2xV100,2xV100,2xK80,1xK80", soon, *others, job)
+        placed = plan("2xV100,2xV100,2xK80,1xK80", never, *others, job)
+        assert placed["3"] == "n3:K80:2"
 
 
 def test_a_gang_that_no_type_could_hold_has_no_choice() -> None:
@@ -144,6 +149,69 @@ def test_who_can_be_moved_or_runs_does_not_settle(job: Job) -> None:
 def test_a_cluster_without_what_it_needs_lets_it_wait() -> None:
     job = replace(fixed("1", steps=9), allowed_nodes=frozenset())
     board = Allocator(a_snapshot("1xV100", job), ROUND)
-    assert Forecast(board, [job], 2.0).first_end(job) is None
-    assert first_on_nodes(board, job, 2.0) is None
+    assert Insertion(Kinds(board), [job]).reserve(job) is None
     assert plan("1xV100", job) == {}
+
+
+def test_gpus_cost_what_those_behind_would_wait() -> None:
+    """A job alone waits 900 s for the V100 instead of running 1,200 s on the K80.
+
+    With ten jobs behind it that would wait for the V100, it leaves it to them.
+    """
+    rates = some_rates(V100=10.0, K80=5.0)
+    on_fast = some_rates(V100=10.0)
+    runs = fixed("1", steps=4000, on="n1:V100:1")
+    job = fixed("2", steps=6000)
+    job = replace(job, spec=replace(job.spec, throughputs=rates))
+    assert plan("1xV100,1xK80", runs, job) == {"1": "n1:V100:1"}
+    behind = [fixed(str(number), steps=9000) for number in range(3, 13)]
+    behind = [replace(other, spec=replace(other.spec, throughputs=on_fast)) for other in behind]
+    assert plan("1xV100,1xK80", runs, job, *behind)["2"] == "n2:K80:1"
+
+
+def test_a_job_keeps_off_the_type_on_which_its_limit_would_end_it() -> None:
+    """It is believed to take 120 s to 170 s on a V100, free in 2,000 s, and 1,450 s on the K80."""
+    ends = tuple(1.0 if where == 1 else 0.0 for where in range(NUM_BINS + 1))
+    runs = fixed("1", steps=20_000, on="n1:V100:1")
+    job = replace(fixed("2", steps=1450), belief=Belief(ends))
+
+    def limited(limit_s: float, *nodes: str) -> Job:
+        allowed = frozenset(map(NodeName, nodes)) if nodes else None
+        return replace(job, spec=replace(job.spec, limit_s=limit_s), allowed_nodes=allowed)
+
+    assert plan("1xV100,1xK80", runs, limited(3600.0))["2"] == "n2:K80:1"
+    assert "2" not in plan("1xV100,1xK80", runs, limited(1200.0))
+    # Where it may run on no other, it is not kept waiting.
+    assert plan("1xV100,1xK80", runs, limited(1200.0, "n2"))["2"] == "n2:K80:1"
+
+
+def test_beyond_the_first_jobs_a_job_starts_where_it_delays_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Job 2 has the V100 in 100 s; of those not planned any more, job 3 ends by then."""
+    monkeypatch.setattr(insertion, "_MOST_JOBS", 1)
+    runs = fixed("1", steps=1000, on="n1:V100:1")
+    gang, late = fixed("2", 2, steps=2000, shape=Shape(1, 2)), fixed("4", steps=5000)
+    board = Allocator(a_snapshot("2xV100", runs, gang, short := fixed("3", steps=900), late), ROUND)
+    assert Insertion(Kinds(board), [gang, late, short]).start() == {"2"}
+    assert set(board.placed) == {"1", "3"}
+
+
+gpus_and_s = st.tuples(st.integers(1, 4), st.floats(1.0, 50.0))
+
+
+@given(st.lists(gpus_and_s, max_size=6), st.lists(gpus_and_s, max_size=12))
+def test_what_is_inserted_fits_and_has_the_first_place(
+    held: list[tuple[int, float]], asked: list[tuple[int, float]]
+) -> None:
+    """At no time are more GPUs taken than there are, and no earlier start was free."""
+    pool = FreeGpus([FreedGpus(0.0, 2), *(FreedGpus(s, gpus) for gpus, s in held)])
+    total = 2 + sum(gpus for gpus, _ in held)
+    for gpus, lasts_s in asked:
+        start_s = pool.first_s(gpus, lasts_s, 0.0)
+        assert (start_s == math.inf) == (gpus > total)
+        if start_s < math.inf:
+            earlier = [time_s for time_s in pool.times_s if time_s < start_s]
+            assert all(pool.least(time_s, lasts_s) < gpus for time_s in earlier)
+            pool.take(start_s, lasts_s, gpus)
+            assert min(pool.free) >= 0

@@ -1,0 +1,288 @@
+"""The plan of jobs that cannot move: each is inserted where it ends first, at the price of GPUs.
+
+A job that cannot move stays where it starts, so its type is chosen for good. In the order of the
+policy each job goes into the first hole of each type that is long enough for it, behind what runs
+and what was inserted before, and takes the type with the least
+
+    wait + run time + price * GPUs * run time.
+
+So no job delays one before it, and what is idle before a gang begins goes to shorter jobs, as in
+conservative backfill (Mu'alem and Feitelson, IEEE TPDS 12(6), 2001); by the type on which it ends
+first it is list scheduling on unrelated machines (Ibarra and Kim, J. ACM 24(2), 1977).
+
+The price is the dual one of Hadar (IPDPS'24: the payoff of a job is its utility less the price of
+its GPUs), computed from who waits instead of from bounds on utilities. A job that holds a share of
+the cluster for a time delays all who wait behind it by about that share of the time. So a
+GPU-second of a type costs (jobs behind that would wait) * worth / (capacity in worth), in seconds
+of completion times; the worth of a type is the mean relative speed of the waiting work on it. Who
+would wait is found without prices first. Where nobody waits GPUs cost nothing.
+
+Run times are those of the steps left: where sizes are learned, of the mean, and of what runs, of
+the index (core/lengths/belief.py). Of many running jobs the first end long before their means, and
+who waits behind means is sent to slow types for ever. A time limit that may end the job on a type
+costs what is lost then, times its probability: the limit, and as much work on the fastest type.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from heapq import nsmallest
+from itertools import accumulate
+from operator import mul
+from typing import NamedTuple
+
+from hadar_slurm.core.cluster import GpuType, JobId, Slot, TypeIndex
+from hadar_slurm.core.gang import Allocation
+from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.placement.allocator import Allocator
+from hadar_slurm.policies.hadar.kinds import Kinds
+from hadar_slurm.policies.policy import open_gpus
+
+# GPUs are reserved and priced for at most so many jobs, as by bf_max_job_test of Slurm.
+_MOST_JOBS = 200
+
+
+class FreedGpus(NamedTuple):
+    """GPUs that become free in `in_s` seconds."""
+
+    in_s: float
+    gpus: int
+
+
+class FreeGpus:
+    """How many GPUs of a pool are free, from now on."""
+
+    __slots__ = ("free", "times_s")
+
+    def __init__(self, releases: Iterable[FreedGpus]) -> None:
+        self.times_s, self.free = [0.0], [0]
+        for in_s, gpus in sorted(releases):
+            if in_s <= self.times_s[-1]:
+                self.free[-1] += gpus
+            else:
+                self.times_s.append(in_s)
+                self.free.append(self.free[-1] + gpus)
+
+    def least(self, start_s: float, lasts_s: float) -> int:
+        """Return how many are free from `start_s` on for `lasts_s`."""
+        first = bisect_right(self.times_s, start_s) - 1
+        return min(self.free[first : max(first + 1, bisect_left(self.times_s, start_s + lasts_s))])
+
+    def first_s(self, gpus: int, lasts_s: float, from_s: float) -> float:
+        """Return when so many are first free for so long, at `from_s` or later; inf: never."""
+        times_s, free = self.times_s, self.free
+        at = bisect_right(times_s, from_s) - 1
+        start_s, last = from_s, len(times_s) - 1
+        while True:
+            if free[at] < gpus:
+                if at == last:
+                    return math.inf
+                start_s = times_s[at + 1]
+            elif at == last or times_s[at + 1] >= start_s + lasts_s:
+                return start_s
+            at += 1
+
+    def take(self, start_s: float, lasts_s: float, gpus: int) -> None:
+        """Take GPUs from `start_s` on for `lasts_s`."""
+        for at in range(self._cut(start_s), self._cut(start_s + lasts_s)):
+            self.free[at] -= gpus
+
+    def _cut(self, time_s: float) -> int:
+        """Return the index of a time, inserted where it is new."""
+        at = bisect_left(self.times_s, time_s)
+        if time_s < math.inf and (at == len(self.times_s) or self.times_s[at] != time_s):
+            self.times_s.insert(at, time_s)
+            self.free.insert(at, self.free[at - 1])
+        return at
+
+
+class FreeTimes:
+    """When the allocator's GPUs are free for `jobs`, which are inserted one after the other.
+
+    GPUs of a type are one pool as far as the same jobs may use their nodes. A job that can move
+    releases its GPUs at the end of the round, if it does not end before.
+    """
+
+    def __init__(
+        self, allocator: Allocator, jobs: Iterable[Job], without: Collection[JobId] = ()
+    ) -> None:
+        """`without`: placed jobs whose GPUs do not count."""
+        self._allocator = allocator
+        # Nodes that the same jobs may use are one pool.
+        users: defaultdict[Slot, list[object]] = defaultdict(list)
+        for alike, job in {allocator.like(job): job for job in jobs}.items():
+            for gpu_type in allocator.by_speed(job):
+                for slot in allocator.slots_for(job, gpu_type):
+                    users[slot].append(alike)
+        self._releases = _releases(allocator, without) if users else {}
+        shared: defaultdict[tuple[GpuType, tuple[object, ...]], list[FreedGpus]] = defaultdict(list)
+        for slot, group in users.items():
+            shared[slot.gpu_type, tuple(group)] += self._releases.get(slot, ())
+        self._pools: defaultdict[tuple[GpuType, object], list[FreeGpus]] = defaultdict(list)
+        for (gpu_type, kinds), releases in shared.items():
+            pool = FreeGpus(releases)
+            for alike in kinds:
+                self._pools[gpu_type, alike].append(pool)
+
+    def first_s(self, job: Job, gpu_type: GpuType, lasts_s: float, from_s: float = 0.0) -> float:
+        """Return when a job's GPUs are first free for so long, in seconds from now; inf: never."""
+        pools, gpus = self._of(job, gpu_type), job.spec.num_gpus
+        if len(pools) == 1:
+            return pools[0].first_s(gpus, lasts_s, from_s)
+        later = {time_s for pool in pools for time_s in pool.times_s if time_s > from_s}
+        starts = (from_s, *sorted(later))
+        fits = (s for s in starts if sum(pool.least(s, lasts_s) for pool in pools) >= gpus)
+        return next(fits, math.inf)
+
+    def take(self, job: Job, gpu_type: GpuType, start_s: float, lasts_s: float) -> None:
+        """Take a job's GPUs of a type from `start_s` on for `lasts_s`."""
+        left = job.spec.num_gpus
+        for pool in self._of(job, gpu_type):
+            used = min(left, pool.least(start_s, lasts_s))
+            if used > 0:
+                pool.take(start_s, lasts_s, used)
+                left -= used
+
+    def on_nodes_s(self, job: Job, gpu_type: GpuType) -> float:
+        """Return when single nodes have room for a job, as far as what is placed holds them."""
+        slots = self._allocator.slots_for(job, gpu_type)
+        releases = [sorted(self._releases.get(slot, ())) for slot in slots]
+        shapes = job.spec.shapes
+        return min((_begin_s(releases, s.nodes, s.gpus_per_node) for s in shapes), default=math.inf)
+
+    def _of(self, job: Job, gpu_type: GpuType) -> Sequence[FreeGpus]:
+        return self._pools.get((gpu_type, self._allocator.like(job)), ())
+
+
+def _begin_s(slots: Iterable[Sequence[FreedGpus]], nodes: int, gpus: int) -> float:
+    """Return when `nodes` of the slots will have `gpus` free each, in seconds; inf: never."""
+    begins_s = []
+    for releases in slots:
+        totals = accumulate(release.gpus for release in releases)
+        enough = (r.in_s for r, total in zip(releases, totals, strict=True) if total >= gpus)
+        begins_s.append(next(enough, math.inf))
+    return nsmallest(nodes, begins_s)[-1] if len(begins_s) >= nodes else math.inf
+
+
+def _releases(allocator: Allocator, without: Collection[JobId]) -> dict[Slot, list[FreedGpus]]:
+    """Return when the free and placed GPUs of each slot become free."""
+    found = {slot: [FreedGpus(0.0, free)] for slot, free in allocator.free.items() if free > 0}
+    jobs = allocator.snapshot.by_id
+    for job_id, allocation in allocator.placed.items():
+        if job_id in without:
+            continue
+        job = jobs[job_id]
+        throughput = allocator.placed_throughput(job)
+        left_s = job.steps_left / throughput if throughput > 0 else math.inf
+        if job.spec.can_checkpoint and not allocator.round.may_move:
+            left_s = min(left_s, allocator.round.left_s)
+        for gang in allocation.gangs:
+            for slot, count in gang.slots:
+                found.setdefault(slot, []).append(FreedGpus(left_s, count))
+    return found
+
+
+class _Place(NamedTuple):
+    """Where a job is inserted: its cost in seconds, its start in seconds from now, and for long."""
+
+    cost_s: float
+    start_s: float
+    lasts_s: float
+    gpu_type: GpuType
+
+
+def non_preemptible(allocator: Allocator, job: Job) -> bool:
+    """Return whether a queued job cannot be checkpointed and has a type that holds its gang."""
+    waits = job.phase is Phase.QUEUED and not job.spec.can_checkpoint
+    return waits and any(allocator.may_use(job, gpu_type) for gpu_type in allocator.gpu_types)
+
+
+class Insertion:
+    """Inserts the jobs of a queue, in its order."""
+
+    def __init__(self, kinds: Kinds, queue: Sequence[Job]) -> None:
+        self._kinds, self._allocator, self._queue = kinds, kinds.allocator, queue
+        self._table, self._starts_jobs = FreeTimes(kinds.allocator, queue), False
+        # By job, what a GPU-second of each type costs it, in seconds; nothing where it is not here.
+        self._prices: Mapping[JobId, Sequence[float]] = {}
+        self._prices = self._priced(queue[:_MOST_JOBS])
+
+    def start(self) -> frozenset[JobId]:
+        """Start the jobs that are to start now; return those for which GPUs are reserved.
+
+        After the first jobs, none are reserved: one starts only where it delays none of these.
+        """
+        self._starts_jobs, allocator, waits = True, self._allocator, set()
+        # By jobs alike, the steps of one that could not start: nor can a longer one.
+        failed: dict[object, float] = {}
+        for number, job in enumerate(self._queue):
+            if not allocator.has_room:
+                break
+            alike, steps, is_first = allocator.like(job), job.steps_left, number < _MOST_JOBS
+            place = self._best(self._table, job) if steps < failed.get(alike, math.inf) else None
+            if place is None or (place.start_s > 0 and not is_first):
+                failed[alike] = min(steps, failed.get(alike, math.inf))
+                continue
+            self._table.take(job, place.gpu_type, place.start_s, place.lasts_s)
+            if place.start_s <= 0 and (gang := allocator.gang_on(job, place.gpu_type)):
+                allocator.put(job, Allocation.rigid(gang))
+            else:
+                waits.add(job.job_id)
+        return frozenset(waits)
+
+    def reserve(self, job: Job, index: TypeIndex | None = None) -> GpuType | None:
+        """Reserve GPUs for a job, of its best type or of one; return it if they are free now."""
+        table = self._table
+        place = self._best(table, job) if index is None else self._place(table, job, index)
+        if place:
+            table.take(job, place.gpu_type, place.start_s, place.lasts_s)
+        return place.gpu_type if place and place.start_s <= 0 else None
+
+    def _best(self, table: FreeTimes, job: Job) -> _Place | None:
+        """Return where a job is inserted; None if it can run nowhere."""
+        places = (self._place(table, job, index) for index in self._kinds.of(job).by_speed)
+        return min(filter(None, places), key=lambda place: place.cost_s, default=None)
+
+    def _place(self, table: FreeTimes, job: Job, index: TypeIndex) -> _Place | None:
+        """Return where a job is inserted on a type; None if it can never run there."""
+        kind, gpu_type = self._kinds.of(job), self._allocator.gpu_types[index]
+        lasts_s = max(1.0, job.steps_left / kind.steps_per_s[index])
+        start_s = table.first_s(job, gpu_type, lasts_s)
+        if start_s <= 0 and self._starts_jobs and not self._allocator.gang_on(job, gpu_type):
+            from_s = max(1.0, table.on_nodes_s(job, gpu_type))  # no nodes with as many free GPUs
+            start_s = table.first_s(job, gpu_type, lasts_s, from_s)
+        prices = self._prices.get(job.job_id)
+        price = prices[index] * kind.num_gpus if prices else 0.0
+        cost_s = start_s + lasts_s * (1.0 + price) + _lost_s(job, kind.speeds[index])
+        place = _Place(cost_s, start_s, lasts_s, gpu_type)
+        return place if start_s < math.inf else None
+
+    def _priced(self, jobs: Sequence[Job]) -> Mapping[JobId, Sequence[float]]:
+        """Return the prices of each type for these jobs, after inserting them without any."""
+        table, waits = FreeTimes(self._allocator, jobs), []
+        worth = [0.0] * len(self._allocator.gpu_types)
+        for job in jobs:
+            place, kind = self._best(table, job), self._kinds.of(job)
+            waits.append(place is not None and place.start_s > 0)
+            if place:
+                table.take(job, place.gpu_type, place.start_s, place.lasts_s)
+            for index in kind.by_speed:
+                worth[index] += kind.num_gpus * job.steps_left / kind.best * kind.speeds[index]
+        gpus = open_gpus(self._allocator.snapshot, self._allocator.gpu_types)
+        capacity, number = sum(map(mul, worth, gpus)) or 1.0, sum(waits)
+        behind = (number - ahead for ahead in accumulate(waits))
+        return {
+            job.job_id: [count * each / capacity for each in worth]
+            for job, count in zip(jobs, behind, strict=True)
+        }
+
+
+def _lost_s(job: Job, speed: float) -> float:
+    """Return what a job loses, on the mean, where its time limit ends it: on a relative speed."""
+    limit_s = job.spec.limit_s
+    if job.belief is None or limit_s == math.inf:
+        return 0.0
+    return job.belief.beyond(limit_s * speed) * limit_s * (1.0 + speed)
