@@ -11,16 +11,16 @@ conservative backfill (Mu'alem and Feitelson, IEEE TPDS 12(6), 2001); by the typ
 first it is list scheduling on unrelated machines (Ibarra and Kim, J. ACM 24(2), 1977).
 
 The price is the dual one of Hadar (IPDPS'24: the payoff of a job is its utility less the price of
-its GPUs), computed from who waits instead of from bounds on utilities. A job that holds a share of
-the cluster for a time delays all who wait behind it by about that share of the time. So a
+its GPUs), computed from the jobs that wait, not from bounds on utilities. A job that holds a share
+of the cluster for a time delays all jobs that wait behind it by about that share of the time. So a
 GPU-second of a type costs (jobs behind that would wait) * worth / (capacity in worth), in seconds
-of completion times; the worth of a type is the mean relative speed of the waiting work on it. Who
-would wait is found without prices first. Where nobody waits GPUs cost nothing.
+of completion times; the worth of a type is the mean relative speed of the waiting work on it. Which
+jobs would wait is found without prices first. Where none waits GPUs cost nothing.
 
 Run times are those of the steps left: where sizes are learned, of the mean, and of what runs, of
 the index (core/lengths/belief.py). Of many running jobs the first end long before their means, and
-who waits behind means is sent to slow types for ever. A time limit that may end the job on a type
-costs what is lost then, times its probability: the limit, and as much work on the fastest type.
+jobs that wait behind means go to slow types. A time limit that may end the job on a type costs what
+is lost then, times its probability: the limit, and as much work on the fastest type.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.policies.hadar.kinds import Kinds
 from hadar_slurm.policies.policy import open_gpus
 
-# GPUs are reserved and priced for at most so many jobs, as by bf_max_job_test of Slurm.
+# GPUs are reserved and priced for at most this number of jobs, as by bf_max_job_test of Slurm.
 _MOST_JOBS = 200
 
 
@@ -72,7 +72,7 @@ class FreeGpus:
         return min(self.free[first : max(first + 1, bisect_left(self.times_s, start_s + lasts_s))])
 
     def first_s(self, gpus: int, lasts_s: float, from_s: float) -> float:
-        """Return when so many are first free for so long, at `from_s` or later; inf: never."""
+        """Return when `gpus` are first free for `lasts_s`, at `from_s` or later; inf: never."""
         times_s, free = self.times_s, self.free
         at = bisect_right(times_s, from_s) - 1
         start_s, last = from_s, len(times_s) - 1
@@ -128,7 +128,7 @@ class FreeTimes:
                 self._pools[gpu_type, alike].append(pool)
 
     def first_s(self, job: Job, gpu_type: GpuType, lasts_s: float, from_s: float = 0.0) -> float:
-        """Return when a job's GPUs are first free for so long, in seconds from now; inf: never."""
+        """Return when a job's GPUs are first free for `lasts_s`, in s from now; inf: never."""
         pools, gpus = self._of(job, gpu_type), job.spec.num_gpus
         if len(pools) == 1:
             return pools[0].first_s(gpus, lasts_s, from_s)
