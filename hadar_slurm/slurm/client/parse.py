@@ -408,10 +408,10 @@ def detail_of(line: str) -> Detail:
     found: dict[str, set[str]] = {}
     for name, value in _DETAIL.findall(line):
         found.setdefault(name, set()).add(value)
-    only = {name: values.pop() for name, values in found.items() if len(values) == 1}
+    only = {name: next(iter(values)) for name, values in found.items() if len(values) == 1}
     excluded = only.get("ExcNodeList", "")
     return Detail(
-        only.get("CronJob") == "Yes" or len(found.get("ExcNodeList", ())) > 1,
+        "Yes" in found.get("CronJob", ()) or len(found.get("ExcNodeList", ())) > 1,
         () if excluded in NOTHING else fold_out(excluded),
         int(only["Nice"]) if "Nice" in only else None,
         only.get("Prefer", None if found.get("Prefer") or not line else ""),

@@ -579,6 +579,7 @@ def test_a_job_that_has_ended_meanwhile_is_left_out() -> None:
         ("JobId=1 ReqNodeList=(null) ExcNodeList=n[1-2] NodeList= ", False),
         ("JobId=1 JobName=x ExcNodeList=n7 ReqNodeList=(null) ExcNodeList=n[1-2] NodeList= ", True),
         ('JobId=1 CronJob=Yes CrontabSpec="* * * * *" ', True),
+        ("JobId=1 JobName=x CronJob=No CronJob=Yes Comment= CronJob=No", True),
         ("", False),
     ],
 )
