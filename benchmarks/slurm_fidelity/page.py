@@ -77,8 +77,8 @@ _LIMITS = """\
 ## What it does not show
 
 * In 24.11 and 26.05 the main scheduler looks at whole seconds of the clock; here that is estimated
-  from the starts, as in 22.05. After the end of a job it looks some tenths of a second later than
-  here.
+  from the starts, as in 22.05.
+* Simulated looks end a minute after the last real start: one that waits then starts when one ends.
 * PreemptMode=CANCEL and SUSPEND, QOS with limits, reservations, licences, CPUs and memory
   that run out before GPUs.
 * Windows of traces have 80 to 110 jobs; their durations are cut, and their clusters are smaller.
