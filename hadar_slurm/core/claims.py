@@ -153,9 +153,9 @@ class Credit:
         return None if is_proven else _rounded_up(min(left_s, _LONGEST_LIMIT_S))
 
     def _beyond(self, log_off: float, now_s: float) -> float:
-        """Return what is left of it by whole days, so that plans and the journal change once a day.
+        """Return the factor that is left of `log_off` after whole days; 1 where it was nearly true.
 
-        1 where a claim was nearly true.
+        By whole days, so that plans and the journal change once a day.
         """
         if log_off <= 0.0:
             return 1.0

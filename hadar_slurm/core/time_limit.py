@@ -25,7 +25,7 @@ def parse_time_limit(text: str) -> float | None:
     """
     days, dash, clock = text.strip().rpartition("-")
     parts = [days if dash else "0", *clock.split(":")]
-    if len(parts) > 4 or not all(part.isascii() and part.isdigit() for part in parts):
+    if len(parts) > 4 or not all(len(p) < 10 and p.isascii() and p.isdigit() for p in parts):
         return None
     days_given, *numbers = map(int, parts)
     units_s = (_HOUR_S, _MINUTE_S, 1) if dash or len(numbers) == 3 else (_MINUTE_S, 1)

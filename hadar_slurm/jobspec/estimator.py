@@ -190,7 +190,7 @@ class Estimator:
         given = description.throughputs
         barred, most_off = frozenset(without), self.credits.most_off(user)
         key: tuple[object, ...] = (workload, gpus, description.needs, barred, most_off)
-        key = (*key, *given.items(), *description.gangs.items())
+        key = (*key, tuple(given.items()), tuple(description.gangs.items()))
         if not given:
             key = (*key, here, description.steps, description.limit_s)
         if key not in self._known:

@@ -105,7 +105,6 @@ class SlurmBackend:
             self.ledger,
             self.mode,
             self._pins,
-            is_off=lambda: self.is_off(),
             is_given_up=lambda job: job in self.given_up,
             now_s=lambda: self.now_s(),
             ended=self.profile.ended if self.profile else EndedJobs(),
@@ -124,12 +123,12 @@ class SlurmBackend:
         self._is_unread = False
         self.ledger.see(self.slurm, state.queue.values())
         self.ledger.heed(state)
-        before = self._observation.mode
-        self._observation = self._observer.observe(state)
+        before, is_off = self._observation.mode, self.is_off()
+        self._observation = self._observer.observe(state, is_off=is_off)
         if (way := self._observation.mode) is not before:
             why = "jobs wait beside hadard's" if way is Mode.STEER else "no other jobs wait"
             log.info("mode %s: %s, so waiting jobs are treated as in %s", self.mode, why, way)
-        self._plan_signature = self._observer.signature(state.queue, state.nodes)
+        self._plan_signature = self._observer.signature(state.queue, state.nodes, is_off=is_off)
         return self._observation.snapshot
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
@@ -209,7 +208,8 @@ class SlurmBackend:
                     self.ledger.see(self.slurm, queue.values())
                     if self.ledger.was_read:
                         self._records(partial(self.ledger.note, {}))
-                    signature = self._observer.signature(queue, self.slurm.nodes())
+                    nodes, is_off = self.slurm.nodes(), self.is_off()
+                    signature = self._observer.signature(queue, nodes, is_off=is_off)
                     if self._is_unread or signature != self._plan_signature:
                         return Wake.CHANGE
                 except SlurmError as error:

@@ -20,7 +20,7 @@ from hadar_slurm.engine.rate_limit import in_command, in_parts, most_alone, rpcs
 from hadar_slurm.errors import SlurmError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.slurm.client import scontrol
 from hadar_slurm.slurm.client.fairshare import parse_fair_shares
-from hadar_slurm.slurm.client.parse import Known, NodeRow, QueueRow, parse_reservations
+from hadar_slurm.slurm.client.parse import NodeRow, QueueRow, RowsByTexts, parse_reservations
 from hadar_slurm.slurm.client.protocol import Abilities, Partitions, Shares, Site
 from hadar_slurm.slurm.client.runner import Runner, fault_of, is_unreachable
 from hadar_slurm.slurm.client.state import (
@@ -58,7 +58,8 @@ class CommandLine:
     name = "command line"
     # The site, once it was read.
     _known: dict[str, Site] = field(default_factory=dict, init=False, compare=False, repr=False)
-    _rows: Known = field(default_factory=dict, init=False, compare=False, repr=False)
+    # Those of the last reading of the queue.
+    _rows: RowsByTexts = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @cached_property
     def version(self) -> tuple[int, int]:

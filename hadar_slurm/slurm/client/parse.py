@@ -155,14 +155,15 @@ class QueueRow:
         return self.state == "PENDING" and "reserved" in self.reason.lower()
 
 
-# The rows of the last reading by the texts that they were made of, and of nothing else.
-Known = dict[Texts, QueueRow]
+# The rows of the last reading by the texts that they were made of, and of nothing else. Rows of two
+# readings may be one object.
+RowsByTexts = dict[Texts, QueueRow]
 
 
-def parse_queue(text: str, mark: str, known: Known | None = None) -> list[QueueRow]:
+def parse_queue(text: str, mark: str, known: RowsByTexts | None = None) -> list[QueueRow]:
     """Return the jobs in squeue's output for `QUEUE.argument(mark)`; raises SlurmOutputError.
 
-    Most jobs have the same texts as in the reading before, which `known` has and is replaced.
+    Most jobs have the texts of the last reading. `known` has its rows, and gets those of this one.
     """
     known = {} if known is None else known
     texts = QUEUE.texts(text, mark)
@@ -392,7 +393,7 @@ _DETAIL = re.compile(r" (CronJob|ExcNodeList|Nice|Prefer|TimeLimit)=(\S+)")
 
 
 class Detail(NamedTuple):
-    """What a job's detail line shows; None, (), or 0 where a field is in doubt."""
+    """What a job's detail line shows: None, () or 0 where a field is in doubt, "" for none."""
 
     # It belongs to scrontab, or the nodes that it excludes are in doubt.
     is_set_apart: bool
@@ -413,7 +414,7 @@ def detail_of(line: str) -> Detail:
     return Detail(
         "Yes" in found.get("CronJob", ()) or len(found.get("ExcNodeList", ())) > 1,
         () if excluded in NOTHING else fold_out(excluded),
-        int(only["Nice"]) if "Nice" in only else None,
+        int(n) if re.fullmatch(r"-?[0-9]{1,10}", n := only.get("Nice", "")) else None,
         only.get("Prefer", None if found.get("Prefer") or not line else ""),
         limit_s=parse_time_limit(only.get("TimeLimit", "UNLIMITED")) or 0.0,
     )

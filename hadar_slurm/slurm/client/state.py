@@ -197,7 +197,7 @@ def waits_for_nodes(nodes: Iterable[NodeRow]) -> bool:
 
 
 def read_queue(
-    runner: Runner, *options: str, known: parse.Known | None = None
+    runner: Runner, *options: str, known: parse.RowsByTexts | None = None
 ) -> dict[JobId, QueueRow]:
     """Return each job and array task that Slurm remembers, ended ones included."""
     rows = parse.parse_queue(*squeue(runner, parse.QUEUE, "-r", "-t", "all", *options), known)
@@ -210,7 +210,7 @@ def read_nodes(runner: Runner) -> tuple[NodeRow, ...]:
 
 
 def read_all(
-    runner: Runner, most_alone: int = MOST_ALONE, known: parse.Known | None = None
+    runner: Runner, most_alone: int = MOST_ALONE, known: parse.RowsByTexts | None = None
 ) -> SlurmState:
     """Return queue, nodes and jobs' details, in three calls: see `SlurmAdapter.read`."""
     queue, nodes = read_queue(runner, known=known), read_nodes(runner)

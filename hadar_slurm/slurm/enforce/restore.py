@@ -92,8 +92,8 @@ def _ask_own(
         refused, queue = _attempt(slurm, ledger, asks, queue)
         faults |= refused
         for ask in asks:
-            row = queue.get(ask.row.key, ask.row)
-            if row is not ask.row and row.state == "PENDING" and not asks_for(row, ask.request):
+            row = queue.get(ask.row.key)  # read again, where there was anything to ask for
+            if row and row.state == "PENDING" and not asks_for(row, ask.request):
                 faults.setdefault(row.key, f"Slurm kept another request: {row.request}")
     return faults, queue
 

@@ -66,7 +66,6 @@ class Observer:
     ledger: Ledger
     mode: Mode
     pins: Pins
-    is_off: Callable[[], bool]
     # Whether no valid plan can be made with a job.
     is_given_up: Callable[[JobId], bool]
     now_s: Callable[[], float]
@@ -102,8 +101,8 @@ class Observer:
                 self.slurm, own.enrol, own.modes, own.enrolled_of_account, notices=self.notices
             )
 
-    def observe(self, state: SlurmState) -> Observation:
-        """Return what there is to plan, and to correct."""
+    def observe(self, state: SlurmState, *, is_off: bool) -> Observation:
+        """Return what there is to plan, and to correct; nothing to plan where hadard `is_off`."""
         if [row.node.name for row in state.nodes] != [row.node.name for row in self._state.nodes]:
             self.ledger.unlistable.clear()
         self._state, now_s, queue = state, self.now_s(), state.queue
@@ -117,7 +116,6 @@ class Observer:
         learn(self.throttles, state, seen, now_s)
         phases = Phases(self.slurm, state, self.pins, self.settings.grace_s)
         view = self._view(state, way, phases, self._shares.at(now_s) if seen else {})
-        is_off = self.is_off()
         treated = [self._treated(each, view, is_off=is_off) for each in seen]
         if self.mode.places:
             treated = marked(self.throttles, treated, now_s)
@@ -132,13 +130,13 @@ class Observer:
         return found
 
     def signature(
-        self, queue: Mapping[JobId, QueueRow], nodes: Sequence[NodeRow]
+        self, queue: Mapping[JobId, QueueRow], nodes: Sequence[NodeRow], *, is_off: bool
     ) -> frozenset[tuple[str, str]]:
         """Return what a plan depends on: the jobs in the queue, and the nodes that take work.
 
         Before the first observation too, as if Slurm had had no jobs.
         """
-        marks, now_s = {("hadard", "off")} if self.is_off() else set(), self.now_s()
+        marks, now_s = {("hadard", "off")} if is_off else set(), self.now_s()
         for row in queue.values():
             if row.state == "COMPLETING":
                 marks.add((str(row.key), "ending"))

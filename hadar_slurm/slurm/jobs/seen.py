@@ -38,8 +38,8 @@ class SeenJob(NamedTuple):
     claim: Claim
     # When the reading was made, in seconds since the epoch.
     now_s: float
-    # That of its partitions.
-    mode: Mode = Mode.OBSERVE
+    # The mode of its partitions.
+    mode: Mode
     # Managed without a description by hadar-sbatch: never held, pinned or migrated (enrolment.py).
     is_enrolled: bool = False
     # The GPUs that it holds.

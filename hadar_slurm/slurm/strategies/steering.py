@@ -151,7 +151,7 @@ class Steering(Pinning):
         most -= len(left)
         due, asked = dict[JobId, Event](), set(first)
         for row in rows:
-            # What would be beyond a round matters only of those that are to start.
+            # What is beyond a round is answered only to those that are to start, or foreseen to.
             is_due = len(due) < most or row.key in asked
             if is_due and (e := self._event_of(row, wanted[row.key], nice.get(row.key))):
                 due[row.key] = e

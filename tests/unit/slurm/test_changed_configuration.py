@@ -168,6 +168,18 @@ def test_a_first_reading_that_fails_does_not_end_hadard(tmp_path: Path) -> None:
     assert at.round().errors == ()
 
 
+def test_a_disable_file_that_appears_while_jobs_are_read_ends_the_round(
+    tmp_path: Path,
+) -> None:
+    """It is looked for once before the jobs, which are all planned, and again at the next poll."""
+    at = Changing(tmp_path, Mode.STEER)
+    at.submit()
+    answers = iter([False])
+    at.backend.is_off = lambda: next(answers, True)
+    at.backend.observe()
+    assert at.backend.wait(at.slurm.now_s + 30.0) is Wake.CHANGE
+
+
 def test_why_a_job_is_left_to_slurm_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -241,19 +242,41 @@ def test_what_fails_keeps_the_job_held_and_is_done_the_next_time(bench: Bench, w
     assert (stuck.state, stuck.num_gpus) == ("RUNNING", 2)
 
 
-def test_an_update_that_lies_is_noticed(bench: Bench) -> None:
-    """Slurm reports success but shows another request: the job stays held."""
+@pytest.mark.parametrize("begins_in_s", [0.0, 3600.0])
+def test_an_update_that_lies_is_noticed(bench: Bench, begins_in_s: float) -> None:
+    """Slurm reports success but shows another request: the job stays held.
+
+    With its owner's begin time squeue shows the same texts afterwards.
+    """
     job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
     bench.pin(job, "n1:v100:2")
+    job.begins_s = begins_in_s and bench.fake.now_s + begins_in_s
 
     def lie(argv: Sequence[str]) -> None:
         if "release" in argv or argv[0] == "squeue":
             job.asked.per_job = ()
 
     bench.runner.before.append(lie)
+    for _ in range(2):
+        [returned] = bench.restore_jobs(job)
+        assert "another request" in returned.fault
+    bench.fake.advance(1.0)
+    assert (job.state, job.hold) == ("PENDING", "user")
+
+
+def test_an_update_that_changes_nothing_is_noticed(bench: Bench) -> None:
+    """Slurm reports success and shows what it showed before: the job stays held."""
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+    bench.pin(job, "n1:v100:2")
+    asked, begins_s = deepcopy(job.asked), job.begins_s
+
+    def ignore(argv: Sequence[str]) -> None:
+        if "release" in argv or argv[0] == "squeue":
+            job.asked, job.begins_s = deepcopy(asked), begins_s
+
+    bench.runner.before.append(ignore)
     [returned] = bench.restore_jobs(job)
     assert "another request" in returned.fault
-    bench.fake.advance(1.0)
     assert (job.state, job.hold) == ("PENDING", "user")
 
 
