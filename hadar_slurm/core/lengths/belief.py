@@ -93,10 +93,8 @@ class Belief:
             return 0.0
         where = bin_of(service_s)
         low_s, high_s = EDGES_S[where], EDGES_S[where + 1]
-        alive = 1.0 - self.ends[where] * (service_s - low_s) / (high_s - low_s)
-        for share in self.ends[:where]:
-            alive *= 1.0 - share
-        return alive
+        part = (service_s - low_s) / (high_s - low_s)
+        return math.prod(1.0 - e for e in self.ends[:where]) * (1.0 - self.ends[where] * part)
 
     def _last_s(self, trained_s: float) -> float:
         """Return how long a job that comes to the last bin, or has, trains on after `trained_s`."""

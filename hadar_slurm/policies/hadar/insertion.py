@@ -18,31 +18,30 @@ of completion times; the worth of a type is the mean relative speed of the waiti
 jobs would wait is found without prices first. Where none waits GPUs cost nothing.
 
 Run times are those of the steps left: where sizes are learned, of the mean, and of what runs, of
-the index (core/lengths/belief.py). Of many running jobs the first end long before their means, and
-jobs that wait behind means go to slow types. A time limit that may end the job on a type costs what
-is lost then, times its probability: the limit, and as much work on the fastest type.
+the index (core/lengths/belief.py), since of many the first end long before their means. A limit
+that may end the job on a type costs it and as much work again, times the probability.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import nsmallest
-from itertools import accumulate
-from operator import mul
+from itertools import accumulate, chain, starmap
+from operator import mul, sub
 from typing import NamedTuple
 
 from hadar_slurm.core.cluster import GpuType, JobId, Slot, TypeIndex
-from hadar_slurm.core.gang import Allocation
+from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.policies.hadar.kinds import Kinds
-from hadar_slurm.policies.policy import open_gpus
 
 # GPUs are reserved and priced for at most this number of jobs, as by bf_max_job_test of Slurm.
 _MOST_JOBS = 200
+_EXACT_S = 3600.0  # up to here the times of releases are exact
 
 
 class FreedGpus(NamedTuple):
@@ -54,8 +53,6 @@ class FreedGpus(NamedTuple):
 
 class FreeGpus:
     """How many GPUs of a pool are free, from now on."""
-
-    __slots__ = ("free", "times_s")
 
     def __init__(self, releases: Iterable[FreedGpus]) -> None:
         self.times_s, self.free = [0.0], [0]
@@ -102,8 +99,8 @@ class FreeGpus:
 class FreeTimes:
     """When the allocator's GPUs are free for `jobs`, which are inserted one after the other.
 
-    GPUs of a type are one pool as far as the same jobs may use their nodes. A job that can move
-    releases its GPUs at the end of the round, if it does not end before.
+    GPUs of a type are one pool as far as the same jobs may use their nodes. Within a round, a job
+    that can move releases its GPUs at the end of the round, if it does not end before.
     """
 
     def __init__(
@@ -129,22 +126,36 @@ class FreeTimes:
 
     def first_s(self, job: Job, gpu_type: GpuType, lasts_s: float, from_s: float = 0.0) -> float:
         """Return when a job's GPUs are first free for `lasts_s`, in s from now; inf: never."""
-        pools, gpus = self._of(job, gpu_type), job.spec.num_gpus
+        pools, gpus = self.of(job, gpu_type), job.spec.num_gpus
         if len(pools) == 1:
             return pools[0].first_s(gpus, lasts_s, from_s)
-        later = {time_s for pool in pools for time_s in pool.times_s if time_s > from_s}
-        starts = (from_s, *sorted(later))
-        fits = (s for s in starts if sum(pool.least(s, lasts_s) for pool in pools) >= gpus)
-        return next(fits, math.inf)
+        changes = (zip(p.times_s, map(sub, p.free, (0, *p.free)), strict=True) for p in pools)
+        both = FreeGpus(starmap(FreedGpus, chain.from_iterable(changes)))
+        while (start_s := both.first_s(gpus, lasts_s, from_s)) < math.inf:
+            # No GPU of one pool takes the place of another's meanwhile.
+            if self.least(job, gpu_type, start_s, lasts_s) >= gpus:
+                break
+            later = bisect_right(both.times_s, start_s)
+            from_s = both.times_s[later] if later < len(both.times_s) else math.inf
+        return start_s
+
+    def least(self, job: Job, gpu_type: GpuType, start_s: float, lasts_s: float) -> int:
+        """Return how many GPUs of a type a job could have from `start_s` on for `lasts_s`."""
+        return sum([max(0, pool.least(start_s, lasts_s)) for pool in self.of(job, gpu_type)])
 
     def take(self, job: Job, gpu_type: GpuType, start_s: float, lasts_s: float) -> None:
         """Take a job's GPUs of a type from `start_s` on for `lasts_s`."""
-        left = job.spec.num_gpus
-        for pool in self._of(job, gpu_type):
-            used = min(left, pool.least(start_s, lasts_s))
+        left, pools = job.spec.num_gpus, self.of(job, gpu_type)
+        for pool in pools:
+            used = left if len(pools) == 1 else min(left, pool.least(start_s, lasts_s))
             if used > 0:
                 pool.take(start_s, lasts_s, used)
                 left -= used
+
+    def start(self, gang: Gang, lasts_s: float) -> None:
+        """Note that the GPUs of a gang are in use on their nodes, from now on for `lasts_s`."""
+        for slot, gpus in gang.slots:
+            self._releases[slot] += [FreedGpus(0.0, -gpus), FreedGpus(lasts_s, gpus)]
 
     def on_nodes_s(self, job: Job, gpu_type: GpuType) -> float:
         """Return when single nodes have room for a job, as far as what is placed holds them."""
@@ -153,7 +164,8 @@ class FreeTimes:
         shapes = job.spec.shapes
         return min((_begin_s(releases, s.nodes, s.gpus_per_node) for s in shapes), default=math.inf)
 
-    def _of(self, job: Job, gpu_type: GpuType) -> Sequence[FreeGpus]:
+    def of(self, job: Job, gpu_type: GpuType) -> Sequence[FreeGpus]:
+        """Return the pools of a type of which a job may have GPUs."""
         return self._pools.get((gpu_type, self._allocator.like(job)), ())
 
 
@@ -179,6 +191,9 @@ def _releases(allocator: Allocator, without: Collection[JobId]) -> dict[Slot, li
         left_s = job.steps_left / throughput if throughput > 0 else math.inf
         if job.spec.can_checkpoint and not allocator.round.may_move:
             left_s = min(left_s, allocator.round.left_s)
+        if _EXACT_S < left_s < math.inf:  # by a 64th, so that the times of a large cluster are few
+            unit_s = math.ldexp(1.0, math.frexp(left_s)[1] - 7)
+            left_s = math.ceil(left_s / unit_s) * unit_s
         for gang in allocation.gangs:
             for slot, count in gang.slots:
                 found.setdefault(slot, []).append(FreedGpus(left_s, count))
@@ -186,12 +201,13 @@ def _releases(allocator: Allocator, without: Collection[JobId]) -> dict[Slot, li
 
 
 class _Place(NamedTuple):
-    """Where a job is inserted: its cost in seconds, its start in seconds from now, and for long."""
+    """Where a job is inserted: in seconds, from now on; from `held_s` on GPUs are kept for it."""
 
     cost_s: float
     start_s: float
     lasts_s: float
     gpu_type: GpuType
+    held_s: float
 
 
 def non_preemptible(allocator: Allocator, job: Job) -> bool:
@@ -205,65 +221,78 @@ class Insertion:
 
     def __init__(self, kinds: Kinds, queue: Sequence[Job]) -> None:
         self._kinds, self._allocator, self._queue = kinds, kinds.allocator, queue
-        self._table, self._starts_jobs = FreeTimes(kinds.allocator, queue), False
-        # By job, what a GPU-second of each type costs it, in seconds; nothing where it is not here.
-        self._prices: Mapping[JobId, Sequence[float]] = {}
-        self._prices = self._priced(queue[:_MOST_JOBS])
+        self._types = kinds.allocator.gpu_types
+        self._table, self._starts_jobs, self._number = FreeTimes(kinds.allocator, queue), False, 0
+        # By jobs alike, the steps of one that could not start now: nor can a longer one.
+        self._failed: dict[object, float] = {}
+        # For each of the first jobs, what a GPU-second of each type costs it, in seconds.
+        self.prices: Mapping[JobId, Sequence[float]] = {}
+        self.prices = self._priced(queue[:_MOST_JOBS])
 
     def start(self) -> frozenset[JobId]:
-        """Start the jobs that are to start now; return those for which GPUs are reserved.
-
-        After the first jobs, none are reserved: one starts only where it delays none of these.
-        """
-        self._starts_jobs, allocator, waits = True, self._allocator, set()
-        # By jobs alike, the steps of one that could not start: nor can a longer one.
-        failed: dict[object, float] = {}
-        for number, job in enumerate(self._queue):
+        """Start the jobs that are to start now; return the others."""
+        self._starts_jobs, allocator = True, self._allocator
+        for job in self._queue:
             if not allocator.has_room:
                 break
-            alike, steps, is_first = allocator.like(job), job.steps_left, number < _MOST_JOBS
-            place = self._best(self._table, job) if steps < failed.get(alike, math.inf) else None
-            if place is None or (place.start_s > 0 and not is_first):
-                failed[alike] = min(steps, failed.get(alike, math.inf))
-                continue
-            self._table.take(job, place.gpu_type, place.start_s, place.lasts_s)
-            if place.start_s <= 0 and (gang := allocator.gang_on(job, place.gpu_type)):
+            place = self._insert(job)
+            if place and place.start_s <= 0 and (gang := allocator.gang_on(job, place.gpu_type)):
                 allocator.put(job, Allocation.rigid(gang))
-            else:
-                waits.add(job.job_id)
-        return frozenset(waits)
+                self._table.start(gang, place.lasts_s)
+        return frozenset(job.job_id for job in self._queue) - allocator.placed.keys()
 
     def reserve(self, job: Job, index: TypeIndex | None = None) -> GpuType | None:
         """Reserve GPUs for a job, of its best type or of one; return it if they are free now."""
-        table = self._table
-        place = self._best(table, job) if index is None else self._place(table, job, index)
-        if place:
-            table.take(job, place.gpu_type, place.start_s, place.lasts_s)
+        place = self._insert(job) if index is None else self._place(self._table, job, index)
+        if place and index is not None:
+            self._table.take(job, place.gpu_type, place.start_s, place.lasts_s)
         return place.gpu_type if place and place.start_s <= 0 else None
 
-    def _best(self, table: FreeTimes, job: Job) -> _Place | None:
-        """Return where a job is inserted; None if it can run nowhere."""
-        places = (self._place(table, job, index) for index in self._kinds.of(job).by_speed)
+    def _insert(self, job: Job) -> _Place | None:
+        """Reserve GPUs for a job and return where; after the first jobs, only from now on."""
+        self._number += 1
+        only_now, alike = self._number > _MOST_JOBS, self._allocator.like(job)
+        if only_now and job.steps_left >= self._failed.get(alike, math.inf):
+            return None
+        place = self._best(self._table, job, only_now=only_now)
+        if place:
+            lasts_s = place.start_s - place.held_s + place.lasts_s
+            self._table.take(job, place.gpu_type, place.held_s, lasts_s)
+        elif only_now:
+            self._failed[alike] = job.steps_left
+        return place
+
+    def _best(self, table: FreeTimes, job: Job, *, only_now: bool = False) -> _Place | None:
+        """Return where a job is inserted; None if it can run nowhere, or not now."""
+        by_speed = self._kinds.of(job).by_speed
+        places = (self._place(table, job, index, only_now=only_now) for index in by_speed)
         return min(filter(None, places), key=lambda place: place.cost_s, default=None)
 
-    def _place(self, table: FreeTimes, job: Job, index: TypeIndex) -> _Place | None:
-        """Return where a job is inserted on a type; None if it can never run there."""
+    def _place(
+        self, table: FreeTimes, job: Job, index: TypeIndex, *, only_now: bool = False
+    ) -> _Place | None:
+        """Return where a job is inserted on a type; None if it can never run there, or not now."""
         kind, gpu_type = self._kinds.of(job), self._allocator.gpu_types[index]
         lasts_s = max(1.0, job.steps_left / kind.steps_per_s[index])
-        start_s = table.first_s(job, gpu_type, lasts_s)
+        if only_now and table.least(job, gpu_type, 0.0, lasts_s) < kind.num_gpus:
+            return None
+        held_s = start_s = table.first_s(job, gpu_type, lasts_s)
         if start_s <= 0 and self._starts_jobs and not self._allocator.gang_on(job, gpu_type):
-            from_s = max(1.0, table.on_nodes_s(job, gpu_type))  # no nodes with as many free GPUs
+            # There are enough, but not on nodes: they are kept from now on, or others take them.
+            from_s = max(1.0, table.on_nodes_s(job, gpu_type))
             start_s = table.first_s(job, gpu_type, lasts_s, from_s)
-        prices = self._prices.get(job.job_id)
+        prices = self.prices.get(job.job_id)
         price = prices[index] * kind.num_gpus if prices else 0.0
         cost_s = start_s + lasts_s * (1.0 + price) + _lost_s(job, kind.speeds[index])
-        place = _Place(cost_s, start_s, lasts_s, gpu_type)
-        return place if start_s < math.inf else None
+        place = _Place(cost_s, start_s, lasts_s, gpu_type, held_s=held_s)
+        return place if start_s < math.inf and not (only_now and start_s > 0) else None
 
     def _priced(self, jobs: Sequence[Job]) -> Mapping[JobId, Sequence[float]]:
-        """Return the prices of each type for these jobs, after inserting them without any."""
-        table, waits = FreeTimes(self._allocator, jobs), []
-        worth = [0.0] * len(self._allocator.gpu_types)
+        """Return the prices of each type for these jobs, after inserting them without any.
+
+        Only the jobs behind that may use some of the same nodes count, and only GPUs on these.
+        """
+        table, waits, worth = FreeTimes(self._allocator, jobs), [], [0.0] * len(self._types)
         for job in jobs:
             place, kind = self._best(table, job), self._kinds.of(job)
             waits.append(place is not None and place.start_s > 0)
@@ -271,13 +300,16 @@ class Insertion:
                 table.take(job, place.gpu_type, place.start_s, place.lasts_s)
             for index in kind.by_speed:
                 worth[index] += kind.num_gpus * job.steps_left / kind.best * kind.speeds[index]
-        gpus = open_gpus(self._allocator.snapshot, self._allocator.gpu_types)
-        capacity, number = sum(map(mul, worth, gpus)) or 1.0, sum(waits)
-        behind = (number - ahead for ahead in accumulate(waits))
-        return {
-            job.job_id: [count * each / capacity for each in worth]
-            for job, count in zip(jobs, behind, strict=True)
-        }
+        found, behind = dict[JobId, Sequence[float]](), Counter[frozenset[int]]()
+        for job, is_waiting in zip(reversed(jobs), reversed(waits), strict=True):
+            pools = [self._table.of(job, gpu_type) for gpu_type in self._types]
+            reach = frozenset(map(id, chain.from_iterable(pools)))
+            number = sum(n for other, n in behind.items() if not reach.isdisjoint(other))
+            sizes = (sum(pool.free[-1] for pool in each) for each in pools)
+            capacity = sum(map(mul, worth, sizes)) or 1.0
+            found[job.job_id] = [number * each / capacity for each in worth]
+            behind[reach] += is_waiting
+        return found
 
 
 def _lost_s(job: Job, speed: float) -> float:

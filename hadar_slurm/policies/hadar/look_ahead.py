@@ -11,10 +11,8 @@ makespan is of use only if no later job comes. Arrivals that have gone on for th
 more with probability t / (t + M), where nothing but t is known (Gott, Nature 363, 1993). So with
 the makespan M of the first way played, w = `_MAKESPAN` * M / (t + M).
 
-Mean and makespan are meant of the whole workload, of which a play shows the rest. The sum of all
-completion times is the mean number L of jobs times the makespan (Little's law), so to first order
-one second of makespan weighs as much as w * L seconds of completion times: with N jobs in the play
-and the mean m of the first way played, the logarithm of the above is
+That is of the whole workload, of which a play shows the rest. With the mean number L of jobs
+(Little's law), N jobs in the play and the mean m of the first way played, its logarithm is
 
     log(mean) + w * L / (N * m) * makespan + `_SLOWDOWN` * log(mean slow-down).
 
@@ -22,17 +20,11 @@ The slow-down of a job is its completion time over its time alone on its fastest
 the way pays for the restarts that it causes, since plays count them; the way in use is kept where
 another is no better, and while no job comes, where another is not better by `_KEEPS`.
 
-Candidates are the orders of the peers (shortest remaining service, shortest remaining time, and
-the mean of both) with types by regret (`type_sharing.py`), while no jobs are expected also with
-less urgency; service and the mean also with the fastest type first; the makespan program's critical
-jobs first, with its prices, and when nearly all jobs run also with types by regret; the way in use;
-and variants of the best in which the jobs that end last go first, or those that the primal-dual
-decision runs now, on its types.
+Candidates (docs/policies.md, 1) are the orders of the peers with types by regret or the fastest
+first, the makespan program's critical jobs first, the way in use, and variants of the best.
 
-Where sizes are not known but believed (`Job.belief`), those that are played are drawn from what is
-believed, and jobs are ranked by what is believed of them as they train. Played as they are
-believed, sizes would flatter the orders that go by them. Which jobs end last, or are critical, is
-not known then: there are no candidates in which these go first.
+Where sizes are believed only (`Job.belief`), plays draw them: played as they are believed, they
+would flatter the orders that go by them. Which jobs end last, or are critical, is not known then.
 
 Our own. The choice among rules by simulating each from the present state is that of rollout
 algorithms (Bertsekas, Rollout, Policy Iteration, and Distributed Reinforcement Learning, 2020).

@@ -1,35 +1,14 @@
 """Policy `hadar`, the default: the order and the types that do best when played forward.
 
-Like Hadar (IPDPS'24) it is primal-dual: GPU types have prices, and a job may take the types on
-which its work costs least. The paper's own form is `hadar-paper`. Here:
+Like Hadar (IPDPS'24, in its own form `hadar-paper`) it is primal-dual: GPU types have prices. Here:
 
-* A *way* is a complete rule for the order and the types of all jobs (`ways.py`). Every few rounds
-  the candidates are played forward from the present queue, and the best is used
-  (`look_ahead.py`).
+* A *way* is a complete rule for the order and the types of all jobs (`ways.py`); the one that does
+  best when played forward is used (`look_ahead.py`).
 * Prices are the duals of the makespan program over all jobs in view (`makespan_lp.py`), exact for
-  the horizon; the paper's rise with use. Under a priced way a job may take any type that does its
-  work at the lowest priced cost. Where GPUs cost nothing, that is its fastest.
-* Under other ways the jobs that run share the types by regret: comparative advantage, priced by
-  remaining time (`type_sharing.py`).
-* Jobs whose planned time fills the horizon are critical; there are ways under which they go first,
-  on the types planned for them: delaying any of these jobs delays the makespan.
-* Starvation guard: jobs that have spent in total more than 2 days and 20 times their time alone
-  without GPUs go before all others, under every way.
-* Between users the order holds while each is ahead of a share by at most a budget; jobs of users
-  whose claims are not proven go by their time limits (`shares.py`).
-* A running job keeps its type and nodes unless another type saves more than a restart. It is
-  ranked as if two restart times less were left of it; if it is promoted, as if ten more were.
-  Critical jobs that share a type exchange it once (`ways.py`).
-* The program is solved again half an hour after jobs came or went, and anyway after 2 % of the
-  horizon.
+  the horizon; the paper's rise with use. Under other ways types go by regret (`type_sharing.py`).
 * A non-preemptible job takes the type on which it ends first at the price of GPUs, the wait
-  included, and does not start elsewhere meanwhile (`insertion.py`): it could not migrate
-  afterwards. Where no job can move there are no ways and no program: the shortest service first.
-* A preemptible job is not started on a slow type if GPUs of a faster type become free in the same
-  round, early enough for it to end sooner (`short_waits.py`). Where a short job waits for GPUs, the
-  round ends early.
-* Where all queued gangs exceed what is left of a type, jobs of nearly the same worth are exchanged
-  so that it is used (`knapsack.py`). GPUs left over go to any job that can use them, types mixed.
+  included, and does not start elsewhere meanwhile (`insertion.py`). Where no job can move there are
+  no ways and no program: the shortest service first.
 """
 
 from __future__ import annotations
@@ -64,10 +43,8 @@ from hadar_slurm.policies.policy import DEFAULT_USER_SHARES, PolicyOptions, Solv
 _RENEW_S, _RENEW_SHARE = 1800.0, 0.02
 # Jobs may be exchanged to use idle GPUs if at most this share of their worth is lost.
 _WORTH_TO_TRADE = 0.005
-# The worth of a critical or overdue job: above that of any other.
-_URGENT = 1e6
-# The primal-dual decision is a candidate for at most this many jobs, with gangs of one type, and in
-# these limits at most: its ILP is slow.
+_URGENT = 1e6  # the worth of a critical or overdue job: above that of any other
+# The primal-dual decision is a candidate for at most this many jobs, and in these limits.
 _MOST_DECIDED, _DECIDED_TIME_S, _DECIDED_GAP = 200, 0.3, 0.01
 # A round ends early, after this share of its length, where that spares a job without GPUs this many
 # times its time left.
@@ -102,7 +79,7 @@ class Hadar:
         memory = round_.memory if isinstance(round_.memory, Memory) else Memory()
         kinds = Kinds(allocator)
         able = [j for j in snapshot.plannable if j.steps_left > 0 and kinds.of(j).best]
-        if able and not any(job.spec.can_checkpoint for job in able):
+        if able and not any(job.spec.can_checkpoint for job in snapshot.plannable):
             return self._inserted(kinds, able, memory)
         horizon, is_new = self._horizon(kinds, able, memory.horizon)
         kinds.prices = horizon.prices if horizon else None
@@ -116,7 +93,9 @@ class Hadar:
         selection = _TypeSelection(kinds, queue, immovable, way)
         refits = selection.run()
         _reserve(allocator, queue, selection.chosen, immovable)
-        Insertion(kinds, [j for j in assign_nodes(allocator) if j.job_id in immovable]).start()
+        if any(job.job_id in immovable for job in assign_nodes(allocator)):
+            left = immovable - allocator.placed.keys()
+            Insertion(kinds, [e.job for e in queue if e.job.job_id in left]).start()
         movable = [entry.job for entry in queue if entry.job.job_id not in immovable]
         allocator.fill(movable)
         late = take_back_slow_starts(allocator, movable)
@@ -136,11 +115,14 @@ class Hadar:
         """Return the plan where no job can move: shortest service first (insertion.py)."""
         shares = Shares.of(kinds, able, self.user_shares, memory.leads)
         queue = _Ranking(kinds, horizon=None, way=Way(), decided={}, shares=shares).queue()
-        waits = Insertion(kinds, [entry.job for entry in queue if entry.types]).start()
+        jobs = [e.job for e in queue if e.types and e.job.phase is Phase.QUEUED]
+        insertion = Insertion(kinds, jobs)
+        waits, first = insertion.start(), insertion.prices.get(jobs[0].job_id, ()) if jobs else ()
         # Those that fit no type mix several.
         kinds.allocator.fill(entry.job for entry in queue if not entry.types)
         memory = replace(memory, leads=shares.after() if shares else None)
-        return kinds.allocator.plan(memory=memory, patient=waits)
+        figures = {f"price.{k}": p for k, p in zip(kinds.allocator.gpu_types, first, strict=False)}
+        return kinds.allocator.plan(figures=figures, memory=memory, patient=waits)
 
     def _choice(
         self,

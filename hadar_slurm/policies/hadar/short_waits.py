@@ -1,12 +1,8 @@
 """Lets a preemptible job wait within a round for GPUs of a faster type that are soon free.
 
 A preemptible job that starts on a slow type stays there until the next round, when it can migrate
-at the cost of a restart. Running jobs may end before then and free GPUs of a faster type. A queued
-job that ends sooner with these is not started on the slow type. Jobs without GPUs that are ahead
-of it in the queue take theirs first.
-
-The forecast assumes that jobs end when their remaining steps say so. If they do not, the wait ends
-with the round.
+at the cost of a restart. One that ends sooner with GPUs of a faster type that running jobs free
+before then, by their steps left, waits for these. Jobs ahead of it take theirs first.
 """
 
 from __future__ import annotations
@@ -81,8 +77,8 @@ def _is_sooner(allocator: Allocator, job: Job, start: _Start) -> bool:
 
 def _is_slow(allocator: Allocator, job: Job) -> bool:
     """Return whether a job was given GPUs on which it is slower than on its fastest type."""
-    is_placed = job.job_id in allocator.placed
-    return is_placed and allocator.placed_throughput(job) < _fastest(allocator, job)
+    placed = allocator.placed
+    return job.job_id in placed and allocator.placed_throughput(job) < _fastest(allocator, job)
 
 
 def _fastest(allocator: Allocator, job: Job) -> float:

@@ -10,7 +10,7 @@ from builders import ROUND, a_job, a_snapshot, placed_by, reasons_of, some_rates
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hadar_slurm.core.cluster import NodeName
+from hadar_slurm.core.cluster import GpuType, NodeName
 from hadar_slurm.core.job import Job, Shape
 from hadar_slurm.core.lengths.belief import Belief
 from hadar_slurm.core.lengths.bins import NUM_BINS
@@ -18,7 +18,13 @@ from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import Round
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.policies.hadar import insertion
-from hadar_slurm.policies.hadar.insertion import FreedGpus, FreeGpus, Insertion, non_preemptible
+from hadar_slurm.policies.hadar.insertion import (
+    FreedGpus,
+    FreeGpus,
+    FreeTimes,
+    Insertion,
+    non_preemptible,
+)
 from hadar_slurm.policies.hadar.kinds import Kinds
 from hadar_slurm.policies.hadar.policy import Hadar
 
@@ -38,7 +44,7 @@ def plan(cluster: str, *jobs: Job, round_: Round = ROUND) -> dict[str, str]:
 
 
 def test_it_waits_for_a_fast_gpu_that_comes_free_soon() -> None:
-    """A wait of 100 s and a run of 100 s beat 1,000 s, even if the wait counts twice."""
+    """A wait of 100 s and a run of 100 s beat 1,000 s, the wait included."""
     runs, waits = fixed("1", steps=1000, on="n1:V100:1"), fixed("2", steps=1000)
     assert plan("1xV100,1xK80", runs, waits) == {"1": "n1:V100:1"}
     found = Hadar().plan(a_snapshot("1xV100,1xK80", runs, waits), ROUND)
@@ -193,7 +199,7 @@ def test_beyond_the_first_jobs_a_job_starts_where_it_delays_none(
     runs = fixed("1", steps=1000, on="n1:V100:1")
     gang, late = fixed("2", 2, steps=2000, shape=Shape(1, 2)), fixed("4", steps=5000)
     board = Allocator(a_snapshot("2xV100", runs, gang, short := fixed("3", steps=900), late), ROUND)
-    assert Insertion(Kinds(board), [gang, late, short]).start() == {"2"}
+    assert Insertion(Kinds(board), [gang, late, short]).start() == {"2", "4"}
     assert set(board.placed) == {"1", "3"}
 
 
@@ -215,3 +221,87 @@ def test_what_is_inserted_fits_and_has_the_first_place(
             assert all(pool.least(time_s, lasts_s) < gpus for time_s in earlier)
             pool.take(start_s, lasts_s, gpus)
             assert min(pool.free) >= 0
+
+
+def test_a_gang_that_finds_no_nodes_is_not_passed_for_ever() -> None:
+    """Two V100s are free on two nodes: a single that would take one of them waits."""
+    runs = [fixed("1", steps=5000, on="n1:V100:1"), fixed("2", steps=10_000, on="n2:V100:1")]
+    gang, single = fixed("3", 2, steps=1000, shape=Shape(1, 2)), fixed("4", steps=10_000)
+    assert set(plan("2xV100,2xV100", *runs, gang, single)) == {"1", "2"}
+
+
+def test_idle_gpus_are_used_however_many_wait_for_others() -> None:
+    """The first 200 can use V100s only; those behind them start on the K80s."""
+    fast = some_rates(V100=10.0)
+    first = [fixed(str(number), steps=100) for number in range(200)]
+    first = [replace(job, spec=replace(job.spec, throughputs=fast)) for job in first]
+    later = [fixed(str(number), steps=100_000) for number in range(200, 220)]
+    snapshot = a_snapshot("1xV100,10xK80", *first, *later)
+    found = Hadar().plan(snapshot, ROUND)
+    assert len(found.allocations) == 11
+    last = [job.job_id for job in later if job.job_id not in found.by_id]
+    assert {dict(found.waiting)[job] for job in last} == {WaitReason.INSUFFICIENT}
+
+
+def test_jobs_that_wait_for_other_nodes_raise_no_price() -> None:
+    """Fifty jobs wait for n1 alone; the job that may use the others takes the fast one."""
+    busy = fixed("1", steps=1_000_000, on="n1:V100:1")
+    one, others = frozenset({NodeName("n1")}), frozenset({NodeName("n2"), NodeName("n3")})
+    behind = [replace(fixed(str(n), steps=50_000), allowed_nodes=one) for n in range(10, 60)]
+    job = replace(fixed("2", steps=10_000), allowed_nodes=others)
+    assert plan("1xV100,1xV100,1xK80", busy, job, *behind)["2"] == "n2:V100:1"
+
+
+def test_a_longer_job_alike_starts_where_a_shorter_one_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Job 4 fits before the gang has both V100s, and job 5 does not."""
+    monkeypatch.setattr(insertion, "_MOST_JOBS", 1)
+    runs = fixed("1", steps=1000, on="n1:V100:1")
+    gang = fixed("2", 2, steps=2000, shape=Shape(1, 2))
+    short, longer = fixed("4", steps=900), fixed("5", steps=1100)
+    board = Allocator(a_snapshot("2xV100,1xK80", runs, gang, short, longer), ROUND)
+    assert Insertion(Kinds(board), [gang, short, longer]).start() == {"2"}
+
+
+def test_nodes_that_a_job_has_just_got_are_not_free() -> None:
+    """Jobs 1 and 2 take three V100s of each node: job 3 takes the K80s."""
+    nearly = some_rates(V100=10.0, K80=9.0)
+    first = [fixed(name, 3, steps=100, shape=Shape(1, 3)) for name in ("1", "2")]
+    first = [
+        replace(job, spec=replace(job.spec, throughputs=some_rates(V100=10.0))) for job in first
+    ]
+    job = fixed("3", 2, steps=100_000, shape=Shape(1, 2))
+    job = replace(job, spec=replace(job.spec, throughputs=nearly))
+    slow = [
+        replace(j, spec=replace(j.spec, total_steps=1_000_000, submitted_s=-1e9)) for j in first
+    ]
+    assert plan("4xV100,4xV100,2xK80", *slow, job)["3"] == "n3:K80:2"
+
+
+@given(
+    st.lists(gpus_and_s, min_size=1, max_size=6),
+    st.lists(gpus_and_s, min_size=1, max_size=6),
+    st.lists(st.tuples(st.integers(1, 3), st.integers(1, 50), st.booleans()), max_size=8),
+)
+def test_gpus_of_several_pools_are_given_once(
+    here: list[tuple[int, float]],
+    there: list[tuple[int, float]],
+    asked: list[tuple[int, int, bool]],
+) -> None:
+    """Some jobs may use n1 alone: what the others have is not promised twice."""
+    one = frozenset({NodeName("n1")})
+    jobs = [
+        replace(fixed(str(n), gpus, steps=steps), allowed_nodes=one if narrow else None)
+        for n, (gpus, steps, narrow) in enumerate(asked)
+    ]
+    board = Allocator(a_snapshot("4xV100,4xV100", *jobs), ROUND)
+    times = FreeTimes(board, jobs)
+    for pools, releases in zip(times._pools.values(), (here, there), strict=False):
+        for gpus, in_s in releases:
+            pools[0].take(0.0, in_s, min(gpus, pools[0].least(0.0, in_s)))
+    for job in jobs:
+        lasts_s = float(job.spec.total_steps)
+        start_s = times.first_s(job, GpuType("V100"), lasts_s)
+        times.take(job, GpuType("V100"), start_s, lasts_s)
+        assert all(min(pool.free) >= 0 for pools in times._pools.values() for pool in pools)
