@@ -103,8 +103,11 @@ def test_a_copy_that_is_moved_is_back_before_its_slot_ends(
     assert before.returncode == 128 + signal.SIGTERM
     kept = len(job.steps(1))
     back.touch()
+    touched_s = time.monotonic()
     until(lambda: len(job.steps(1)) > kept)
-    assert job.newest().slot <= slot + 1
+    # One interval ends as it leaves, and on a busy machine another as it comes back.
+    assert job.newest().slot <= slot + 2
+    assert time.monotonic() - touched_s < 60
     job.end(0)
     job.end(1)
     job.check(0, 1)
