@@ -118,21 +118,7 @@ def with_plain(
         off = 100.0 * (simulated - each["real"])
         changed = {"simulated": simulated, "alone": alone, "off": off}
         lists.append({**each, "simulated_plain_s": list(plain_s), **changed})
-    return {
-        "mean_off": mean(abs(each["off"]) for each in lists),
-        "mean_alone_off": mean(100.0 * abs(each["alone"] - each["real"]) for each in lists),
-        "lists": lists,
-    }
-
-
-def mean_off(found: Sequence[Gain]) -> float:
-    """Return the mean absolute difference of simulated and real gains, in points."""
-    return mean(abs(gain.off) for gain in found)
-
-
-def mean_alone_off(found: Sequence[Gain]) -> float:
-    """Return the same of hadard that places all jobs itself."""
-    return mean(100.0 * abs(gain.alone - gain.real) for gain in found)
+    return _tree(lists)
 
 
 def record(found: Sequence[Gain]) -> dict[str, Any]:
@@ -145,4 +131,13 @@ def record(found: Sequence[Gain]) -> dict[str, Any]:
         }
         for gain in found
     ]
-    return {"mean_off": mean_off(found), "mean_alone_off": mean_alone_off(found), "lists": lists}
+    return _tree(lists)
+
+
+def _tree(lists: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the record of lists, with the mean absolute differences of their gains, in points."""
+    return {
+        "mean_off": mean(abs(each["off"]) for each in lists),
+        "mean_alone_off": mean(100.0 * abs(each["alone"] - each["real"]) for each in lists),
+        "lists": lists,
+    }

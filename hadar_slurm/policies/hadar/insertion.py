@@ -241,12 +241,15 @@ class Insertion:
                 self._table.start(gang, place.lasts_s)
         return frozenset(job.job_id for job in self._queue) - allocator.placed.keys()
 
-    def reserve(self, job: Job, index: TypeIndex | None = None) -> GpuType | None:
-        """Reserve GPUs for a job, of its best type or of one; return it if they are free now."""
-        place = self._insert(job) if index is None else self._place(self._table, job, index)
-        if place and index is not None:
-            self._table.take(job, place.gpu_type, place.start_s, place.lasts_s)
+    def reserve(self, job: Job) -> GpuType | None:
+        """Reserve GPUs for a job where it is inserted; return their type if they are free now."""
+        place = self._insert(job)
         return place.gpu_type if place and place.start_s <= 0 else None
+
+    def give(self, job: Job, index: TypeIndex) -> None:
+        """Reserve GPUs of a type for a job as soon as there are enough."""
+        if place := self._place(self._table, job, index):
+            self._table.take(job, place.gpu_type, place.start_s, place.lasts_s)
 
     def _insert(self, job: Job) -> _Place | None:
         """Reserve GPUs for a job and return where; after the first jobs, only from now on."""
@@ -272,7 +275,7 @@ class Insertion:
         self, table: FreeTimes, job: Job, index: TypeIndex, *, only_now: bool = False
     ) -> _Place | None:
         """Return where a job is inserted on a type; None if it can never run there, or not now."""
-        kind, gpu_type = self._kinds.of(job), self._allocator.gpu_types[index]
+        kind, gpu_type = self._kinds.of(job), self._types[index]
         lasts_s = max(1.0, job.steps_left / kind.steps_per_s[index])
         if only_now and table.least(job, gpu_type, 0.0, lasts_s) < kind.num_gpus:
             return None

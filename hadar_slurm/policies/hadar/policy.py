@@ -364,8 +364,7 @@ class _TypeSelection:
         """
         queue, immovable, gpu_types = self._queue, self._immovable, self._allocator.gpu_types
         left, by_regret = sum(self._room), self._way.typing is Typing.REGRET
-        jobs = [entry.job for entry in queue] if immovable else []
-        forecast = Insertion(self._kinds, jobs)
+        forecast = Insertion(self._kinds, [e.job for e in queue] if immovable else [])
         later = []
         for position, (rank, _, _, job, types, _) in enumerate(queue):
             if left <= 0:
@@ -382,7 +381,7 @@ class _TypeSelection:
             if index is not None:
                 left -= size
                 if immovable and job.job_id not in immovable:
-                    forecast.reserve(job, index)
+                    forecast.give(job, index)
         return later
 
     def _share_types(self, positions: Sequence[int]) -> None:

@@ -17,12 +17,11 @@ from hadar_slurm.policies.hadar.insertion import FreeTimes
 
 
 class _Start(NamedTuple):
-    """When a job could start on a type, in seconds, for how long it would run, and how fast."""
+    """When a job could start on a type, in seconds, and for how long it would run."""
 
     in_s: float
     lasts_s: float
     gpu_type: GpuType
-    steps_per_s: float
 
 
 def take_back_slow_starts(allocator: Allocator, queue: Sequence[Job]) -> frozenset[JobId]:
@@ -55,13 +54,12 @@ def take_back_slow_starts(allocator: Allocator, queue: Sequence[Job]) -> frozens
 def _starts(allocator: Allocator, table: FreeTimes, job: Job) -> Iterator[_Start]:
     """Yield the first start of a job on each type within the round, the fastest type first."""
     for gpu_type in allocator.by_speed(job):
-        steps_per_s = allocator.throughput(job, gpu_type)
-        lasts_s, most_s = job.steps_left / steps_per_s, allocator.round.left_s
+        lasts_s = job.steps_left / allocator.throughput(job, gpu_type)
         in_s = table.first_s(job, gpu_type, lasts_s)
-        if in_s < most_s:
+        if in_s < allocator.round.left_s:
             in_s = table.first_s(job, gpu_type, lasts_s, table.on_nodes_s(job, gpu_type))
-        if in_s < most_s:
-            yield _Start(in_s, lasts_s, gpu_type, steps_per_s)
+        if in_s < allocator.round.left_s:
+            yield _Start(in_s, lasts_s, gpu_type)
 
 
 def _is_sooner(allocator: Allocator, job: Job, start: _Start) -> bool:
@@ -72,7 +70,7 @@ def _is_sooner(allocator: Allocator, job: Job, start: _Start) -> bool:
         # It may migrate then, at best to the fastest type.
         rest_s = (job.steps_left - round_left_s * own) / _fastest(allocator, job)
         end_s = min(end_s, round_left_s + job.spec.restart_cost_s + rest_s)
-    return start.steps_per_s > own and start.in_s + start.lasts_s < end_s
+    return start.in_s + start.lasts_s < end_s
 
 
 def _is_slow(allocator: Allocator, job: Job) -> bool:

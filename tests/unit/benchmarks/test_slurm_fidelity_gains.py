@@ -62,7 +62,9 @@ def test_a_gain_is_the_share_that_the_plain_time_is_shorter_by(fidelity: ModuleT
     assert 9.0 <= min(loss.simulated_steered_s) <= max(loss.simulated_steered_s) <= 33.0
     assert 9.0 <= min(loss.simulated_alone_s) <= max(loss.simulated_alone_s) <= 33.0
     assert loss.off == pytest.approx(100 * (loss.simulated - loss.real))
-    assert fidelity.gains.mean_off(found) == pytest.approx((abs(loss.off) + abs(found[1].off)) / 2)
+    assert fidelity.gains.record(found)["mean_off"] == pytest.approx(
+        (abs(loss.off) + abs(found[1].off)) / 2
+    )
 
 
 def test_the_section_says_how_far_the_simulated_gain_is_off(fidelity: ModuleType) -> None:

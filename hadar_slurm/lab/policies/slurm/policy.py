@@ -48,7 +48,8 @@ class SlurmMemory:
     requests: Mapping[JobId, UserRequest] = field(default_factory=dict)
     # When each running job started, in seconds.
     started_s: Mapping[JobId, float] = field(default_factory=dict)
-    # When the queue was last looked at, and jobs were last requeued, in seconds.
+    # When the queue was last looked at, jobs were last requeued, and a plan was last made, with a
+    # look or without, in seconds.
     looked_s: float = -math.inf
     stopped_s: float = -math.inf
     planned_s: float = -math.inf

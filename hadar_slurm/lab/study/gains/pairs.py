@@ -141,9 +141,14 @@ def plain_rows(group: ComparableRuns) -> list[PolicyRecords]:
 
 def is_plain(record: Record) -> bool:
     """Return whether a run is plain Slurm's, whatever its words."""
-    return str(record["bare_policy"]).partition(":")[0] == "slurm"
+    return _policy(record) == "slurm"
 
 
 def is_of(entry: PolicyRecords, name: str) -> bool:
     """Return whether a row is one of a policy, whatever its words and what it knows."""
-    return str(entry.records[0]["bare_policy"]).partition(":")[0] == name
+    return _policy(entry.records[0]) == name
+
+
+def _policy(record: Record) -> str:
+    """Return the name of a run's policy without its words."""
+    return str(record["bare_policy"]).partition(":")[0]
