@@ -473,7 +473,7 @@ def docker_containers() -> tuple[dict[str, str], str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     found = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     return found, "" if {"ctl", "n6"} <= found.keys() else f"no cluster {project} runs"

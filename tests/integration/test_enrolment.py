@@ -181,7 +181,7 @@ def test_srun_is_steered_and_salloc_is_left_alone(enrolled: Site) -> None:
         enrolled.until_rounds(2)
         assert fields(enrolled, left) == before
         enrolled.free(plain["n1"])
-        output, _ = step.communicate(timeout=60)
+        output, _ = step.communicate(timeout=300)
         assert "on n1\n" in output
         assert step.returncode == 0
     finally:

@@ -86,7 +86,7 @@ def test_a_wheel_knows_its_commit(tmp_path: Path, *, by_sdist: bool) -> None:
     root = ROOT
     if by_sdist:
         sdist = build(ROOT, "sdist", tmp_path)
-        subprocess.run(["tar", "-xzf", sdist, "-C", tmp_path], check=True, timeout=60)
+        subprocess.run(["tar", "-xzf", sdist, "-C", tmp_path], check=True, timeout=300)
         (root,) = (path.parent for path in tmp_path.glob("*/pyproject.toml"))
     with zipfile.ZipFile(build(root, "wheel", tmp_path)) as files:
         names = [name for name in files.namelist() if name == "hadar_slurm/_commit"]
@@ -101,7 +101,7 @@ def test_a_build_names_no_commit_of_a_repository_around_it(tmp_path: Path, *, is
     """As of an sdist that a site has unpacked into its own repository."""
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@localhost"]
     for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "theirs"]):
-        subprocess.run([*git, *words], check=True, timeout=60)
+        subprocess.run([*git, *words], check=True, timeout=300)
     root = tmp_path if is_own else tmp_path / "hadar_slurm-0.2.0"
     root.mkdir(exist_ok=True)
     code = runpy.run_path(str(ROOT / "packaging" / "build_commit.py"))

@@ -101,7 +101,7 @@ def complete(shell: str, line: str, places: dict[str, str], before: str = "") ->
         env=places,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
         cwd=places["HOME"],
     )

@@ -443,7 +443,7 @@ def listens(tmp_path: Path, script: str, *, title: str = "slurmstepd: [7.batch]"
         env={key: value for key, value in os.environ.items() if key != "SLURM_STEP_ID"},
         capture_output=True,
         text=True,
-        timeout=60.0,
+        timeout=300,
         check=True,
     )
     return {"True\n": True, "False\n": False}[done.stdout]

@@ -136,7 +136,7 @@ def test_those_who_show_pages_have_nothing_to_say(program: str, path: str) -> No
         "lexgrog": ["lexgrog"],
     }
     done = subprocess.run(
-        [*calls[program], str(MAN / path)], capture_output=True, text=True, timeout=60, check=False
+        [*calls[program], str(MAN / path)], capture_output=True, text=True, timeout=300, check=False
     )
     if program == "lexgrog":
         assert done.returncode == 0, done.stdout

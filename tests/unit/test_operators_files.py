@@ -96,7 +96,7 @@ def test_what_the_services_are_exposed_to_is_little(name: str) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     if "unrecognized option '--offline" in done.stderr:
@@ -115,7 +115,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", *paths],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

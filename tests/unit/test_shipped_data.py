@@ -54,7 +54,7 @@ def output_of(name: str, source: Path) -> str:
         [sys.executable, str(script(name)), str(source)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
         env={"PYTHONPATH": str(package)},
     )

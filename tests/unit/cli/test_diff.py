@@ -113,7 +113,7 @@ def test_all_that_is_different_is_told_and_can_be_undone_by_scontrol(bench: Benc
     ]
     assert bench.directory.joinpath(FILE_NAME).read_bytes() == before
     undo = bench.run("--undo").stdout
-    subprocess.run(["scontrol"], input=undo, text=True, check=False, timeout=30)
+    subprocess.run(["scontrol"], input=undo, text=True, check=False, timeout=300)
     assert (held.hold, users.hold) == ("", "user")
     assert (steered.nice, steered.excluded, steered.limit_min) == (0, (), 10)
 

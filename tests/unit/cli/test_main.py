@@ -32,7 +32,7 @@ def imported(program: str) -> set[str]:
         [sys.executable, "-c", f"{program}\nimport sys\nprint(*sys.modules)"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     return set(done.stdout.splitlines()[-1].split())

@@ -463,7 +463,7 @@ def test_a_job_is_submitted_where_nothing_can_be_printed(site: Site, place: str)
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "-N1 job.sh\n", "")
 

@@ -58,7 +58,7 @@ class Login(Site):
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=300,
             cwd=self.root,
             env={**self.environment(), "PATH": search, **environment},
         )
@@ -235,7 +235,7 @@ def test_a_script_on_standard_input_passes_through_a_wrapper(login: Login) -> No
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
         cwd=login.root,
         env={**login.environment(), "PATH": f"{login.root}/first:{login.root}/bin"},
     )

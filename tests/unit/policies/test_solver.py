@@ -97,7 +97,7 @@ def test_decisions_start_no_process_and_print_nothing() -> None:
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env=os.environ | {"PYTHONPATH": search},
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -115,7 +115,7 @@ def test_a_later_run_takes_over_from_one_that_does_not_end(
     job.start(0)
     until(lambda: len(job.steps(0)) > 0 and "restart 1" in (job.directory / "job.log").read_text())
     before.send_signal(signal.SIGCONT)
-    _, said = before.communicate(timeout=60)
+    _, said = before.communicate(timeout=300)
     assert before.returncode == 1
     assert "it has taken over from this process" in said
     job.end(0)

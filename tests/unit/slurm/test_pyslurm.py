@@ -506,7 +506,7 @@ def load_from(directory: Path, *, job: Sequence[str] = JOB_PARTS) -> list[Any]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     answers: list[Any] = json.loads(ran.stdout)
     return answers

@@ -32,7 +32,7 @@ class Site:
         self, target: str = "/", method: str = "GET", **headers: str
     ) -> tuple[int, dict[str, str], str]:
         """Return status, headers and body."""
-        client = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
+        client = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=300)
         try:
             client.request(method, target, headers=headers)
             answer = client.getresponse()
@@ -43,7 +43,7 @@ class Site:
 
     def send(self, request: bytes) -> bytes:
         """Return the answer to raw bytes."""
-        with socket.create_connection(("127.0.0.1", self.server.port), timeout=60) as wire:
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=300) as wire:
             wire.sendall(request)
             with suppress(OSError):  # it may have answered and closed already
                 wire.shutdown(socket.SHUT_WR)

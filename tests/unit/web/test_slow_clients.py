@@ -45,7 +45,7 @@ def served(
 def ask(port: int, target: str) -> tuple[int, float]:
     """Return the status of an answer, and its time in seconds."""
     began_s = time.monotonic()
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     try:
         client.request("GET", target)
         answer = client.getresponse()
