@@ -206,7 +206,7 @@ def test_beside_held_jobs_they_are_steered(enrolled: Site) -> None:
     assert enrolled.queue()[job].nodes == ("n1",)
 
 
-@pytest.mark.parametrize("how", ["reloaded", "switched off", "stopped"])
+@pytest.mark.parametrize("how", ["reloaded", "switched off", "stopped", "no ledger"])
 def test_turning_it_off_gives_back_what_the_owners_asked(enrolled: Site, how: str) -> None:
     """Nodes, excluded nodes, nice values and requests are again the owner's."""
     occupied(enrolled)
@@ -229,9 +229,13 @@ def test_turning_it_off_gives_back_what_the_owners_asked(enrolled: Site, how: st
         path.write_text(path.read_text().replace(ENROL["enrol"], "{}"))
         assert daemon.process is not None
         daemon.process.send_signal(signal.SIGHUP)
-    else:
+    elif how == "stopped":
         daemon.stop()
-        done = enrolled.run([*HADAR, "release", "--config", str(daemon.directory / "hadar.yaml")])
+    else:
+        enrolled.kill(daemon)
+        shutil.rmtree(enrolled.state_dir)
+        config = str(daemon.directory / "hadar.yaml")
+        done = enrolled.run([*HADAR, "release", "--force", "--config", config])
         assert done.returncode == 0, done.stderr
     eventually(
         lambda: {job: fields(enrolled, job) for job in jobs} == before,
@@ -240,7 +244,7 @@ def test_turning_it_off_gives_back_what_the_owners_asked(enrolled: Site, how: st
 
 
 def test_a_job_that_hadard_cannot_steer_is_left_with_a_reason(enrolled: Site) -> None:
-    """As hadar-sbatch would leave it; `hadar explain` says why."""
+    """As hadar-sbatch would leave it; `hadar explain` says why, and the log once."""
     occupied(enrolled)
     daemon = enrolled.start(**ENROL)
     steered = enrolled.submit(*ASKED, WAITS, command=SBATCH)
@@ -262,6 +266,10 @@ def test_a_job_that_hadard_cannot_steer_is_left_with_a_reason(enrolled: Site) ->
             [*HADAR, "explain", job, "--config", str(daemon.directory / "hadar.yaml")]
         )
         assert why in told.stdout + told.stderr
+    enrolled.free(*jobs.values())
+    enrolled.until_rounds(3)
+    log = daemon.log.read_text()
+    assert [log.count(f"job {job} is enrolled, but left") for job in jobs.values()] == [1, 1, 1]
 
 
 def test_a_sites_own_script_keeps_its_answers(enrolled: Site) -> None:

@@ -71,9 +71,10 @@ def test_a_job_that_starts_before_its_change_is_not_resized(
     site: Site, words: tuple[str, ...]
 ) -> None:
     """Slurm up to 23.11 resizes a running job to the nodes of a change that comes late."""
-    site.settings |= {"mode": "steer", "policy": "hadar"}
+    # The end of the first job is foreseen, however busy the machine is: within few rounds.
+    site.settings |= {"mode": "steer", "policy": "hadar", "round_seconds": 600}
     site.occupy(n6="gpu:v100:2")
-    first, second = (rest(site, "--exclude=n[3-6]", steps=2000 * n) for n in (1, 2))
+    first, second = (rest(site, "--exclude=n[3-6]", steps=20_000 * n) for n in (1, 2))
     for job in (first, second):
         site.run(["scontrol", "release", job])
     site.until_running(first, second)
@@ -163,17 +164,18 @@ def rpcs(site: Site) -> Counter[str]:
 
 
 def test_a_round_changes_so_many_jobs_with_one_rpc_each(site: Site) -> None:
-    """384 waiting tasks of arrays are not changed at once, and no change takes three RPCs."""
+    """512 waiting tasks of arrays are not changed at once, and no change takes three RPCs."""
     site.settings |= {"mode": "steer", "policy": "hadar", "enrol": "{partitions: [main]}"}
     site.occupy(**dict.fromkeys(("n1", "n2", "n3", "n4", "n5"), "gpu:4"))
     site.occupy(n6="gpu:v100:2,gpu:k80:2")
-    for _ in range(6):
+    for _ in range(8):
         site.submit("-G1", "--time=10", "--array=0-63", "--wrap=sleep 600", command=["sbatch"])
     before = rpcs(site)
     site.once()
     more = rpcs(site) - before
-    assert 200 < more["REQUEST_UPDATE_JOB"] <= 300
-    assert more.total() < 1.5 * more["REQUEST_UPDATE_JOB"]
+    changes = more["REQUEST_UPDATE_JOB"]
+    assert 200 < changes <= 300
+    assert more.total() < 1.5 * changes
 
 
 def test_whoever_imitates_slurm_and_fills_the_queue_keeps_no_job_waiting(site: Site) -> None:

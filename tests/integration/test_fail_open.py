@@ -303,18 +303,22 @@ def test_a_new_mode_is_heeded_and_a_wrong_file_is_not(site: Site) -> None:
     assert not site.queue()[later].is_held_by_user
 
 
-def test_a_policy_that_cannot_be_made_changes_nothing(site: Site, tmp_path: Path) -> None:
-    """hadard keeps its policy if a new one fails to load; `hadar release` needs no policy."""
-    later = tmp_path / "later"
-    later.mkdir()
-    site.environment["PYTHONPATH"] = str(later)
-    job = waiting_job(site)
-    (later / "broken.py").write_text("def make(options):\n    raise RuntimeError('no licence')\n")
-    metadata = later / "broken-1.dist-info"
+def install_policy(directory: Path, source: str) -> Path:
+    """Install the policy `broken` as a package does, and return the file that names it."""
+    (directory / "broken.py").write_text(source)
+    metadata = directory / "broken-1.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
     points = metadata / "entry_points.txt"
     points.write_text("[hadar_slurm.policies]\nbroken = broken:make\n")
+    return points
+
+
+def test_a_policy_that_cannot_be_made_changes_nothing(site: Site, tmp_path: Path) -> None:
+    """hadard keeps its policy if a new one fails to load; `hadar release` needs no policy."""
+    site.environment["PYTHONPATH"] = str(tmp_path)
+    job = waiting_job(site)
+    points = install_policy(tmp_path, "def make(options):\n    raise RuntimeError('no licence')\n")
     reload(site, policy="broken")
     eventually(lambda: logged(site, "no licence"), "refused for its policy")
     site.until_rounds(2)
@@ -323,6 +327,38 @@ def test_a_policy_that_cannot_be_made_changes_nothing(site: Site, tmp_path: Path
     points.unlink()
     release(site, "--force")
     until_plain_slurm_starts(site, job)
+
+
+NO_PLAN = """
+class Broken:
+    name = "broken"
+
+    def plan(self, snapshot, round_):
+        raise RuntimeError("no plan")
+
+
+def make(options):
+    return Broken()
+"""
+
+
+def test_rounds_that_always_fail_are_no_sign_of_life(site: Site, tmp_path: Path) -> None:
+    """The reaper gives back the jobs of a hadard that runs on so, and no new job is held."""
+    site.environment["PYTHONPATH"] = str(tmp_path)
+    job = waiting_job(site, alive_seconds=8)
+    install_policy(tmp_path, NO_PLAN)
+    reload(site, policy="broken", alive_seconds=8)
+    eventually(lambda: logged(site, "RuntimeError: no plan"), "rounds fail")
+    reaper = [*HADAR, "release", "--expired", "--config", config_of(site)]
+
+    def is_given_back() -> bool:
+        site.run(reaper)
+        return not site.queue()[job].is_held
+
+    eventually(is_given_back, lambda: site.run(reaper).stderr + site.told(job))
+    until_plain_slurm_starts(site, job)
+    later = rest(site, name="later")
+    assert not site.queue()[later].is_held_by_user
 
 
 def test_a_daemon_that_reads_its_configuration_again_is_not_gone(site: Site) -> None:

@@ -99,12 +99,14 @@ def test_further_copies_leave_their_gpus_to_plain_jobs(site: Site) -> None:
     site.settings["policy"] = "hadare"
     site.occupy(n2="gpu:4", n5="gpu:4", n6="gpu:4", n1="gpu:2", n3="gpu:2", n4="gpu:2")
     site.start(round_seconds=4)
-    job = fork(site, 3, 350)
+    job = fork(site, 3, 500)
     tasks = tasks_of(job, 3)
     site.until_running(*tasks)
     plain = [site.submit("--gres=gpu:2", "--wrap=sleep 600", command=["sbatch"]) for _ in range(3)]
     site.until_running(*plain[:2])
-    (stays,) = (task for task in tasks if site.state(task) == "RUNNING")
+    running = [task for task in tasks if site.state(task) == "RUNNING"]
+    assert len(running) == 1, f"the copies that run: {site.told(*tasks)}"
+    (stays,) = running
     site.until_completed(stays)
     site.until_running(plain[2])
     assert [site.queue()[task].restarts for task in tasks if task != stays] == [1, 1]
