@@ -123,7 +123,7 @@ class Corrections:
         return True
 
     def notify(self, to_notify: Mapping[JobId, updates.Notify]) -> None:
-        """Print in the output of jobs why their previous run was not the last."""
+        """Print in the output of jobs why they ran before, or are to go on."""
         news = {job: notice for job, notice in to_notify.items() if job not in self._notified}
         self._notified = frozenset(to_notify)
         if not news or not self._may_notify:

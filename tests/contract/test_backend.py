@@ -194,12 +194,15 @@ def test_an_unseen_slurm_is_told_and_nothing_is_done_to_it(slurm_world: SlurmWor
 
 
 def test_what_slurm_refuses_stops_nothing_else(slurm_world: SlurmWorld) -> None:
-    """The stop of a job with Requeue=0 is refused; the other job of the plan migrates."""
+    """A job that gets Requeue=0 is not stopped; the other job of the plan migrates."""
     fixed, mover = slurm_world.submit(), slurm_world.submit()
     start(slurm_world, {fixed: N1, mover: N2})
+    snapshot = slurm_world.backend.observe()
+    plan = plan_of(snapshot, {fixed: N3, mover: a_gang("n5:k80:2")})
     slurm_world.run("scontrol", "update", f"JobId={fixed}", "Requeue=0")
-    outcomes = carry_out(slurm_world, {fixed: N3, mover: a_gang("n5:k80:2")})
-    assert outcomes[Stop, fixed] is Status.REFUSED
+    done = slurm_world.backend.apply(reconcile(snapshot, plan))
+    outcomes = {(type(each.action), each.action.job_id): each.status for each in done}
+    assert outcomes[Stop, fixed] is Status.DEFERRED
     assert outcomes[Start, fixed] is Status.DEFERRED
     assert outcomes[Stop, mover] is outcomes[Start, mover] is Status.DONE
     slurm_world.settle()

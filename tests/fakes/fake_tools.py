@@ -451,6 +451,7 @@ _FACTS: dict[str, Fact] = {
     "HetJobID": lambda slurm, job: str(job.het_id) if job.het_id else "N/A",
     "BatchFlag": lambda slurm, job: str(int(job.is_batch)),
     "exit_code": lambda slurm, job: str(job.exit_status),
+    "Requeue": lambda slurm, job: str(int(job.may_requeue)),
     "QOS": lambda slurm, job: _or(job.qos),
     "Account": lambda slurm, job: _or(job.account),
     "Licenses": lambda slurm, job: _or(job.licenses),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import threading
@@ -288,3 +289,20 @@ def test_what_slurm_shows_is_the_plan_at_every_moment(site: Site) -> None:
         site.check_training(job, 150 + 10 * number)
     for number, job in enumerate(long):
         site.check_training(job, 300 + 10 * number)
+
+
+def test_a_job_that_slurm_may_not_requeue_is_not_asked_to_save(site: Site) -> None:
+    """Its owner has forbidden it as the job ran: it trains on, and another job gets the GPUs."""
+    fast = site.occupy(**ALL_FAST)
+    site.start()
+    stayer, mover = site.train(RATES, steps=100), site.train(RATES, steps=200)
+    start_on_slow(site, stayer, mover)
+    done = site.run(["scontrol", "update", f"JobId={stayer}", "Requeue=0"])
+    assert done.returncode == 0, done.stderr
+    site.free(*fast.values())
+    site.until_completed(stayer, mover)
+    [only] = site.check_training(stayer, 100)
+    assert (only["ended"], only["gpus"]) == ("done", {"n5": {"k80": 2}})
+    assert "stop" not in [action["do"] for action in site.actions(stayer)]
+    assert site.queue()[mover].restarts == 1
+    assert any("(Requeue=0)" in json.dumps(line) for line in site.lines())

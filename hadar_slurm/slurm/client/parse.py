@@ -30,7 +30,8 @@ UNTYPED = "gpu"
 QUEUE = Fields(
     "JobArrayID JobID State Reason UserID UserName Partition PriorityLong Dependency ReqNodes "
     "NodeList NumNodes tres-per-node tres-per-job tres-per-task tres-per-socket RestartCnt "
-    "SubmitTime StartTime EndTime Reservation HetJobID BatchFlag exit_code QOS EligibleTime",
+    "SubmitTime StartTime EndTime Reservation HetJobID BatchFlag exit_code QOS EligibleTime "
+    "Requeue",
     "Account Licenses Feature Comment",
 )
 _OTHERWISE = ("tres-per-job", "tres-per-task", "tres-per-socket")
@@ -97,6 +98,8 @@ class QueueRow:
     # It has a batch script; else it is srun's or salloc's.
     is_batch: bool = True
     eligible_s: float = 0.0
+    # Slurm takes a requeue of it.
+    may_requeue: bool = True
 
     @property
     def is_live(self) -> bool:
@@ -214,6 +217,7 @@ def queue_row(field: Mapping[str, str]) -> QueueRow:
             reservation=known["Reservation"],
             is_batch=field["BatchFlag"] == "1",
             eligible_s=time_s(known["EligibleTime"], unknown=math.inf),
+            may_requeue=field["Requeue"] != "0",
         )
     except ValueError as error:
         raise SlurmOutputError(f"squeue: {error}", repr(field)) from error

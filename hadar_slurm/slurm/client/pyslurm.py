@@ -41,7 +41,7 @@ from hadar_slurm.slurm.client.updates import Release, Requeue, SignalCheckpoint,
 # alike.
 _ASKED = Fields(
     "JobID JobArrayID Dependency NumNodes tres-per-node tres-per-job tres-per-task tres-per-socket "
-    "exit_code QOS EligibleTime",
+    "exit_code QOS EligibleTime Requeue",
     "Account Licenses Feature",
 )
 # Slurm's library cuts lists of array tasks after 64 characters by default.

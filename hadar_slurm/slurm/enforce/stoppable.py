@@ -21,6 +21,7 @@ from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.enforce.claim import Claim
 
+NEVER_REQUEUED = "its owner does not allow Slurm to requeue it (Requeue=0)"
 _UNITS_S = ((3_600.0, "h"), (60.0, "min"), (1.0, "s"))
 # A process that is suspended or waits for a file system handles a signal only when it resumes.
 _DIES_WITHIN_S = 600.0
@@ -34,6 +35,8 @@ def why_not_migrated(
     row: QueueRow, report: ProgressReport | None, claim: Claim, now_s: float
 ) -> str:
     """Return why a running job must not be sent USR1, or be requeued without; empty: it may."""
+    if not row.may_requeue:
+        return f"not migrated: {NEVER_REQUEUED}"
     if bound_s(row):
         why = why_not_requeued(row, report, now_s)
         return f"not migrated now: {why}" if why else ""
@@ -61,24 +64,10 @@ def is_ended_by_us(row: QueueRow, claim: Claim) -> bool:
     )
 
 
-def runs_again(row: QueueRow, claim: Claim, now_s: float) -> bool:
-    """Return whether the first run after the one that our signal ended takes messages."""
-    return takes_messages_after(row, claim.ended_run, now_s)
-
-
 def takes_messages_after(row: QueueRow, run: int, now_s: float) -> bool:
     """Return whether the first run after run number `run` (0: none) takes messages."""
     is_next = row.state == "RUNNING" and 0 < run == row.restarts
     return is_next and now_s >= row.started_s + _TAKES_MESSAGES_AFTER_S
-
-
-def message(claim: Claim) -> str:
-    """Return the message for the output of a job that our signal ended."""
-    return (
-        f"hadar: USR1 from hadard ended run {claim.ended_run} of this job, which had reported that "
-        "it listens for it. It was requeued to go on from its last checkpoint, and is not migrated "
-        "any more."
-    )
 
 
 def bound_s(row: QueueRow) -> float:

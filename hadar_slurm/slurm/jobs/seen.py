@@ -15,8 +15,7 @@ from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.parse import FAILED_STATES, QueueRow
 from hadar_slurm.slurm.enforce.claim import Claim
 from hadar_slurm.slurm.enforce.modes import Mode
-from hadar_slurm.slurm.enforce.stoppable import message, runs_again
-from hadar_slurm.slurm.enforce.stoppable import takes_messages_after as takes_after
+from hadar_slurm.slurm.enforce.stoppable import takes_messages_after
 
 # That of a job without a valid one, which hadard may still have to give back.
 NOT_DESCRIBED = Description(steps=1, workload="none", leaves=True)
@@ -85,16 +84,24 @@ class SeenJob(NamedTuple):
 
     @property
     def notice(self) -> str:
-        """Return what is to be printed in its output on why its previous run was not the last."""
-        if not self.row.is_live:
-            return ""
-        if runs_again(self.row, self.claim, self.now_s):
-            return message(self.claim)
-        if takes_after(self.row, self.claim.retried_run, self.now_s):
-            return _RETRIED.format(self.claim.retried_run)
-        return ""
+        """Return what is to be printed in its output: why it has run before, or is to go on."""
+        row, claim = self.row, self.claim
+        if takes_messages_after(row, claim.ended_run, self.now_s):
+            return _ENDED.format(claim.ended_run)
+        if takes_messages_after(row, claim.retried_run, self.now_s):
+            return _RETRIED.format(claim.retried_run)
+        was_asked = row.state == "RUNNING" and claim.signalled_run == row.restarts + 1
+        return _GOES_ON if was_asked and not row.may_requeue else ""
 
 
+_ENDED = (
+    "hadar: USR1 from hadard ended run {} of this job, which had reported that it listens for it. "
+    "It was requeued to go on from its last checkpoint, and is not migrated any more."
+)
+_GOES_ON = (
+    "hadar: hadard has asked this job to save, and then Slurm was not allowed to requeue it "
+    "(Requeue=0). It keeps its GPUs, and goes on in this run."
+)
 _RETRIED = (
     "hadar: run {} of this job failed soon after its start, on a GPU type on which its workload "
     "has not run. It was requeued, once, for GPUs of another type."

@@ -27,7 +27,7 @@ from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.readings import is_edited
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
-from hadar_slurm.slurm.enforce.stoppable import bound_s, why_not_migrated
+from hadar_slurm.slurm.enforce.stoppable import NEVER_REQUEUED, bound_s, why_not_migrated
 from hadar_slurm.slurm.jobs.observation import Observation
 from hadar_slurm.slurm.settings import BackendSettings
 
@@ -73,10 +73,8 @@ class Mover:
         reported = self._on_reported_nodes(stops)
         queue = self._queue([stop.job_id for stop in reported])
         until_s = self.now_s() + self.settings.grace_s
-        to_save: dict[Stop, Event] = {}
-        unsignalled: dict[Stop, Event] = {}
-        to_hold: dict[Stop, Event] = {}
-        held: list[Stop] = []
+        to_save, unsignalled = dict[Stop, Event](), dict[Stop, Event]()
+        to_hold, held = dict[Stop, Event](), list[Stop]()
         for stop in reported:
             row = queue.get(stop.job_id)
             if row is None or row.state not in ("RUNNING", "PENDING"):
@@ -96,10 +94,9 @@ class Mover:
             else:
                 to_hold[stop] = self._event(Kind.HOLD, row)
         held += self._carry_out(to_hold)
-        signalled = self._carry_out(to_save)
+        saving = unsignalled | {stop: to_save[stop] for stop in self._carry_out(to_save)}
         self._await_pending(held, self.now_s())
-        saving = {stop: to_save[stop] for stop in signalled}
-        requeued = self._requeue_when_saved({**unsignalled, **saving})
+        requeued = self._requeue_when_saved(saving)
         self._await_pending(requeued, self.now_s() + _LEAVE_S)
         return {stop: self._outcomes[stop] for stop in stops}
 
@@ -140,20 +137,18 @@ class Mover:
         """Requeue jobs as they acknowledge, or at the end of their grace; return those requeued."""
         asked_s = self.now_s()
         deadline_s = asked_s + self.settings.grace_s
-        requeued: list[Stop] = []
-        waiting = saving
+        requeued, waiting = list[Stop](), saving
         while waiting:
             is_late = self.now_s() >= deadline_s
             queue, running, waiting = self._queue(), waiting, {}
-            ready: dict[Stop, Event] = {}
-            unsaved: set[Stop] = set()
+            ready, unsaved = dict[Stop, Event](), set[Stop]()
             for stop, signal in running.items():
                 row = queue.get(stop.job_id)
                 # A requeue would restart a job that was cancelled: check immediately before it.
                 if row is None or row.state not in _RUNS or row.restarts != signal.row.restarts:
                     self._defer([stop], _state_now(row))
-                elif row.is_held_as_it_runs:
-                    self._defer([stop], _FOREIGN_HOLD)
+                elif row.is_held_as_it_runs or not row.may_requeue:
+                    self._defer([stop], _FOREIGN_HOLD if row.may_requeue else NEVER_REQUEUED)
                 elif is_late or self._has_saved(row):
                     ready[stop] = self._requeue(row)
                     unsaved |= set() if self._has_saved(row) else {stop}

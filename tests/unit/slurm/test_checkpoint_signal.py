@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakes.fake_slurm import Asked, FakeJob, FakeSlurm
+from fakes.fake_slurm import MOVE_WAIT_S, Asked, FakeJob, FakeSlurm
 from fakes.fake_tools import FakeRunner, Killed
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.throughput import ThroughputTable
-from hadar_slurm.engine.actions import Outcome, Start, Stop
+from hadar_slurm.engine.actions import Outcome, Start, Status, Stop
+from hadar_slurm.job_files import read_report
 from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.backend import SlurmBackend
@@ -213,3 +215,37 @@ def test_its_owners_hold_stays_on_a_job_that_our_signal_has_ended(bench: Bench) 
     bench.look()
     assert (bench.job.state, bench.job.hold) == ("PENDING", "user")
     assert not bench.entry.holds
+
+
+def test_a_job_that_slurm_may_not_requeue_is_not_signalled(bench: Bench) -> None:
+    """It would save and wait, and Slurm would refuse its requeue in every round."""
+    bench.slurm.update(bench.job, [("Requeue", "0")])
+    seen = bench.seen()
+    assert not seen.spec.can_checkpoint
+    assert seen.remarks[-1].endswith("its owner does not allow Slurm to requeue it (Requeue=0)")
+    assert bench.stop().status is Status.DEFERRED
+    assert (bench.job.state, bench.job.times_asked_to_save) == ("RUNNING", 0)
+    bench.slurm.update(bench.job, [("Requeue", "1")])
+    assert bench.seen().spec.can_checkpoint
+
+
+@pytest.mark.parametrize("before", ["squeue", "requeuehold"])
+def test_a_job_whose_requeue_is_forbidden_as_it_saves_goes_on(bench: Bench, before: str) -> None:
+    """It is asked once, its output says so once, and it trains on when its wait ends."""
+    bench.job.dies_of_usr1 = False
+
+    def forbid(argv: Sequence[str]) -> None:
+        if bench.job.times_asked_to_save and before in argv:
+            bench.slurm.update(bench.job, [("Requeue", "0")])
+
+    bench.runner.before.append(forbid)
+    assert bench.stop().status is not Status.DONE
+    asked = bench.job.times_asked_to_save
+    for _ in range(3):
+        assert bench.stop().status is Status.DEFERRED
+        bench.look()
+    assert (bench.job.times_asked_to_save, len(bench.job.messages)) == (asked, 1)
+    assert "It keeps its GPUs" in bench.job.messages[0]
+    bench.slurm.advance(MOVE_WAIT_S)
+    report = read_report(bench.directory / "spool", str(bench.job.number), owner_uid=os.geteuid())
+    assert (bench.job.state, report and report.state) == ("RUNNING", "running")

@@ -39,16 +39,16 @@ from hadar_slurm.slurm.jobs.holdings import occupied
 MARK = "#0123"
 QUEUE = (
     "1|1|CANCELLED|None|0|root|main|4294901759|(null)||n1|1|gres:gpu:1|N/A|N/A|N/A|0|"
-    "1795259392|1795259393|1795259473|(null)|N/A|1|10|(null)|1795259392|"
+    "1795259392|1795259393|1795259473|(null)|N/A|1|10|(null)|1795259392|1|"
     "(null)#0123(null)#0123(null)#0123(null)#0123\n"
     "6|6|COMPLETED|None|0|root|main|4294901756|(null)|n1|n1|1|gres:gpu:1|N/A|N/A|N/A|0|"
-    "1795259474|1795259474|1795259474|(null)|N/A|1|0|(null)|1795259474|"
+    "1795259474|1795259474|1795259474|(null)|N/A|1|0|(null)|1795259474|1|"
     "(null)#0123(null)#0123(null)#0123(null)#0123\n"
     "3_1|3|PENDING|JobHeldUser|0|root|main|0|(null)|||1|N/A|gres:gpu:k80:2|N/A|N/A|0|"
-    "1795259474|N/A|N/A|(null)|N/A|1|0|high|N/A|"
+    "1795259474|N/A|N/A|(null)|N/A|1|0|high|N/A|1|"
     "a|b#0123lic:1#0123v100|k80#0123one|two\nthree #0 #0123\n"
     "4|4|RUNNING|None|0|root|main|4294901757|(null)||n1|1|gres:gpu:v100:1|N/A|N/A|N/A|0|"
-    "1795259474|1795259474|1826795474|(null)|N/A|1|0|(null)|1795259474|"
+    "1795259474|1795259474|1826795474|(null)|N/A|1|0|(null)|1795259474|1|"
     "(null)#0123(null)#0123(null)#0123(null)#0123\n"
 )
 NODES = (
@@ -181,7 +181,7 @@ def test_a_forged_record_stays_in_its_comment() -> None:
     [
         (QUEUE[:-3], "the last record is not whole"),
         (QUEUE + "squeue: something else", "the last record is not whole"),
-        ("1|2|3#0123#0123#0123#0123\n", "expected 30 fields"),
+        ("1|2|3#0123#0123#0123#0123\n", "expected 31 fields"),
         (with_field(4, "root"), "invalid literal"),
         (with_field(7, "high"), "invalid literal"),
         (with_field(17, "yesterday"), "could not convert"),
@@ -488,7 +488,7 @@ def managed(number: str) -> str:
     """Return squeue's row of a pending job that hadard places."""
     return (
         f"{number}|{number}|PENDING|JobHeldUser|0|root|main|0|(null)|||1|gres:gpu:1|N/A|N/A|N/A|0|"
-        "1795259474|N/A|N/A|(null)|N/A|1|0|high|N/A|"
+        "1795259474|N/A|N/A|(null)|N/A|1|0|high|N/A|1|"
         f"physics#0123(null)#0123(null)#0123{OURS}#0123\n"
     )
 

@@ -38,23 +38,23 @@ IMITATION = "x\nJobId=1 JobName=y UserId=root(0) JobState=RUNNING Nodes=n1 GRES=
 # run, one held by an administrator, a heterogeneous one, a reservation, excluded nodes, a hostile
 # comment, an allocation without a script, scrontab's, one that has ended.
 SQUEUE = f"""\
-436|436|COMPLETED|None|2004|dave|main|6666|(null)||n3|1|N/A|N/A|N/A|N/A|0|1795279906|1795279906|1795279907|(null)|N/A|1|768|normal|1795279906|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
-486|486|PENDING|Dependency|2004|dave|main|6666|afterok:435(unfulfilled)|||1|N/A|gres/gpu:1|N/A|N/A|0|1795279908|N/A|N/A|(null)|N/A|1|0|normal|N/A|physics{MARK}(null){MARK}(null){MARK}{IMITATION}{MARK}
-465|465|PENDING|Dependency|2003|carol|main|5000|afterok:435(unfulfilled)|||1|N/A|gres/gpu:v100:1,gres/gpu:k80:1|N/A|N/A|0|1795279908|N/A|N/A|(null)|N/A|1|0|normal|N/A|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
-461|461|PENDING|Reservation|2003|carol|main|5000|(null)|||1|N/A|gres/gpu:1|N/A|N/A|0|1795279908|N/A|N/A|captured|N/A|1|0|normal|1795279908|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
-493|493|PENDING|BeginTime|2001|alice|main|3333|(null)|||1|N/A|N/A|N/A|N/A|0|1795279908|1798761600|1798848000|(null)|N/A|1|0|normal|1798761600|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
-476|476|PENDING|Dependency|2002|bob|main|1666|afterok:435(unfulfilled)|||1|N/A|gres/gpu:1|N/A|N/A|0|1795279908|N/A|N/A|(null)|N/A|1|0|normal|N/A|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
-442_2|442|PENDING|JobArrayTaskLimit|2002|bob|main|1666|(null)|n4||1|N/A|gres/gpu:1|N/A|N/A|0|1795279907|N/A|N/A|(null)|N/A|1|0|normal|N/A|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
-442_3|442|PENDING|JobArrayTaskLimit|2002|bob|main|1666|(null)|n4||1|N/A|gres/gpu:1|N/A|N/A|0|1795279907|N/A|N/A|(null)|N/A|1|0|normal|N/A|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
-442_4|442|PENDING|JobArrayTaskLimit|2002|bob|main|1666|(null)|n4||1|N/A|gres/gpu:1|N/A|N/A|0|1795279907|N/A|N/A|(null)|N/A|1|0|normal|N/A|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
-457+1|458|PENDING|JobHeldUser|2001|alice|main|0|(null)|||2|gres/gpu:1|N/A|N/A|N/A|0|1795279908|N/A|N/A|(null)|457|1|0|normal|N/A|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
-457+0|457|PENDING|JobHeldUser|2001|alice|main|0|(null)|||1|N/A|gres/gpu:1|N/A|N/A|0|1795279908|N/A|N/A|(null)|457|1|0|normal|N/A|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
-452|452|PENDING|JobHeldAdmin|2002|bob|main|0|(null)|||1|N/A|gres/gpu:1|N/A|N/A|0|1795279908|N/A|N/A|(null)|N/A|1|0|normal|N/A|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
-431|431|RUNNING|None|2003|carol|main|5000|(null)|n6|n6|1|gres/gpu:v100:1,gres/gpu:k80:2|N/A|N/A|N/A|0|1795279906|1795279906|1795283506|(null)|N/A|1|0|normal|1795279906|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
-492|492|RUNNING|None|2001|alice|main|3333|(null)|n5|n5|1|N/A|gres/gpu:1|N/A|N/A|0|1795279908|1795279908|1795283508|(null)|N/A|0|0|normal|1795279908|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
-442_0|443|RUNNING|None|2002|bob|main|1666|(null)|n4|n4|1|N/A|gres/gpu:1|N/A|N/A|0|1795279907|1795279907|1795283507|(null)|N/A|1|0|normal|1795279907|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
-442_1|444|RUNNING|None|2002|bob|main|1666|(null)|n4|n4|1|N/A|gres/gpu:1|N/A|N/A|0|1795279907|1795279907|1795283507|(null)|N/A|1|0|normal|1795279907|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
-430|430|RUNNING|None|2002|bob|main|1666|(null)|n[1-2]|n[1-2]|2|gres/gpu:v100:2|N/A|N/A|N/A|0|1795279906|1795279906|1795283506|(null)|N/A|1|0|normal|1795279906|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
+436|436|COMPLETED|None|2004|dave|main|6666|(null)||n3|1|N/A|N/A|N/A|N/A|0|1795279906|1795279906|1795279907|(null)|N/A|1|768|normal|1795279906|1|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
+486|486|PENDING|Dependency|2004|dave|main|6666|afterok:435(unfulfilled)|||1|N/A|gres/gpu:1|N/A|N/A|0|1795279908|N/A|N/A|(null)|N/A|1|0|normal|N/A|1|physics{MARK}(null){MARK}(null){MARK}{IMITATION}{MARK}
+465|465|PENDING|Dependency|2003|carol|main|5000|afterok:435(unfulfilled)|||1|N/A|gres/gpu:v100:1,gres/gpu:k80:1|N/A|N/A|0|1795279908|N/A|N/A|(null)|N/A|1|0|normal|N/A|1|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
+461|461|PENDING|Reservation|2003|carol|main|5000|(null)|||1|N/A|gres/gpu:1|N/A|N/A|0|1795279908|N/A|N/A|captured|N/A|1|0|normal|1795279908|1|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
+493|493|PENDING|BeginTime|2001|alice|main|3333|(null)|||1|N/A|N/A|N/A|N/A|0|1795279908|1798761600|1798848000|(null)|N/A|1|0|normal|1798761600|1|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
+476|476|PENDING|Dependency|2002|bob|main|1666|afterok:435(unfulfilled)|||1|N/A|gres/gpu:1|N/A|N/A|0|1795279908|N/A|N/A|(null)|N/A|1|0|normal|N/A|1|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
+442_2|442|PENDING|JobArrayTaskLimit|2002|bob|main|1666|(null)|n4||1|N/A|gres/gpu:1|N/A|N/A|0|1795279907|N/A|N/A|(null)|N/A|1|0|normal|N/A|1|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
+442_3|442|PENDING|JobArrayTaskLimit|2002|bob|main|1666|(null)|n4||1|N/A|gres/gpu:1|N/A|N/A|0|1795279907|N/A|N/A|(null)|N/A|1|0|normal|N/A|1|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
+442_4|442|PENDING|JobArrayTaskLimit|2002|bob|main|1666|(null)|n4||1|N/A|gres/gpu:1|N/A|N/A|0|1795279907|N/A|N/A|(null)|N/A|1|0|normal|N/A|1|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
+457+1|458|PENDING|JobHeldUser|2001|alice|main|0|(null)|||2|gres/gpu:1|N/A|N/A|N/A|0|1795279908|N/A|N/A|(null)|457|1|0|normal|N/A|1|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
+457+0|457|PENDING|JobHeldUser|2001|alice|main|0|(null)|||1|N/A|gres/gpu:1|N/A|N/A|0|1795279908|N/A|N/A|(null)|457|1|0|normal|N/A|1|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
+452|452|PENDING|JobHeldAdmin|2002|bob|main|0|(null)|||1|N/A|gres/gpu:1|N/A|N/A|0|1795279908|N/A|N/A|(null)|N/A|1|0|normal|N/A|1|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
+431|431|RUNNING|None|2003|carol|main|5000|(null)|n6|n6|1|gres/gpu:v100:1,gres/gpu:k80:2|N/A|N/A|N/A|0|1795279906|1795279906|1795283506|(null)|N/A|1|0|normal|1795279906|1|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
+492|492|RUNNING|None|2001|alice|main|3333|(null)|n5|n5|1|N/A|gres/gpu:1|N/A|N/A|0|1795279908|1795279908|1795283508|(null)|N/A|0|0|normal|1795279908|1|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
+442_0|443|RUNNING|None|2002|bob|main|1666|(null)|n4|n4|1|N/A|gres/gpu:1|N/A|N/A|0|1795279907|1795279907|1795283507|(null)|N/A|1|0|normal|1795279907|1|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
+442_1|444|RUNNING|None|2002|bob|main|1666|(null)|n4|n4|1|N/A|gres/gpu:1|N/A|N/A|0|1795279907|1795279907|1795283507|(null)|N/A|1|0|normal|1795279907|1|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
+430|430|RUNNING|None|2002|bob|main|1666|(null)|n[1-2]|n[1-2]|2|gres/gpu:v100:2|N/A|N/A|N/A|0|1795279906|1795279906|1795283506|(null)|N/A|1|0|normal|1795279906|1|physics{MARK}(null){MARK}(null){MARK}(null){MARK}
 """
 NODES = """\
 NodeName=n1 Arch=x86_64 CPUAlloc=8 CPUTot=8 ActiveFeatures=v100 Gres=gpu:v100:4 State=MIXED Partitions=main,other SlurmdStartTime=1795279132
@@ -210,7 +210,7 @@ class Commands(Runner):
         records = (record.lstrip("\n").split(MARK) for record in SQUEUE.split(MARK + "\n"))
         told = ((record[0].split("|"), record[1:3]) for record in records if len(record) > 1)
         return "".join(
-            "|".join([r[1], r[0], r[8], r[11], *r[12:16], *r[23:27]])
+            "|".join([r[1], r[0], r[8], r[11], *r[12:16], *r[23:28]])
             + f"{mark}{licenses}{mark}{features}{mark}\n"
             for r, (licenses, features) in told
         )

@@ -42,7 +42,7 @@ def a_row(
     told = {"qos": "normal", "account": "physics", "licenses": "(null)"} | given
     text = (
         f"{key}|{key.partition('_')[0]}|{state}|{reason}|0|{user}|main|7|(null)|n1|n1|1|N/A|"
-        f"gres:gpu:1|N/A|N/A|0|1|1|1|(null)|N/A|1|0|{told['qos']}|1|{told['account']}{MARK}"
+        f"gres:gpu:1|N/A|N/A|0|1|1|1|(null)|N/A|1|0|{told['qos']}|1|1|{told['account']}{MARK}"
         f"{told['licenses']}{MARK}(null){MARK}(null){MARK}\n"
     )
     (row,) = parse_queue(text, MARK)
