@@ -66,7 +66,7 @@ class JobSpec:
     # The steps that its user claims, where `total_steps` are others; else 0. Policies ignore it.
     claimed_steps: int = 0
     # The time limit in seconds, at which Slurm ends each run, and the GPU type for which its owner
-    # wrote it (empty: the slowest on which it trains). In simulations only.
+    # wrote it (empty: the slowest on which it trains). On a cluster of jobs of learned size only.
     limit_s: float = inf
     limit_type: str = ""
     # Slurm's QOS, in simulations of plain Slurm.
@@ -205,8 +205,7 @@ class Job:
     # The seconds until its time limit, where its owner's claims are not proven (core/claims.py):
     # between users it is ranked by these. None: by its work.
     limit_left_s: float | None = None
-    # What is believed of its size where that is learned from other jobs; its total steps are the
-    # size that it is ranked by. In simulations only.
+    # What is believed of its size where that is learned; its total steps are what it is ranked by.
     belief: SizeBelief | None = None
 
     @property

@@ -21,6 +21,7 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.type_failures import Unsized, Work
 
 if TYPE_CHECKING:
+    from hadar_slurm.core.lengths.belief import Belief
     from hadar_slurm.core.lengths.durations import Durations
 
 # With fewer ended jobs on a site its jobs go by their time limits.
@@ -159,8 +160,8 @@ def _levels(work: Work) -> tuple[tuple[object, ...], ...]:
 
 def learned_steps(
     durations: Durations, unsized: Unsized, *, done: float, best: float, stays: bool
-) -> int:
-    """Return the total steps that a job is taken to have.
+) -> tuple[int, Belief]:
+    """Return the total steps that a job is taken to have, and what is believed of its length.
 
     `done`: its steps so far, `best`: its steps/s on its fastest type. `stays`: it has still to
     start, and will then run to its end. Its rank is then by its mean (Rothkopf, Management Science
@@ -168,4 +169,4 @@ def learned_steps(
     """
     belief, trained_s = durations.belief(unsized, done / best), done / best
     left_s = (belief.mean_left_s if stays else belief.left_s)(trained_s)
-    return max(1, math.ceil(done + left_s * best))
+    return max(1, math.ceil(done + left_s * best)), belief

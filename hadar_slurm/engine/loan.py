@@ -85,6 +85,11 @@ class Loan(Generic[T]):
         return Loan(ours, shown, owners, past=past[:_MOST_PAST])
 
     @property
+    def refused(self) -> Loan[T]:
+        """The loan once Slurm has refused a change, of which it may have made a part (22.05.8)."""
+        return replace(self, ours=self.former, former=self.ours)
+
+    @property
     def settled(self) -> Loan[T]:
         """The loan once Slurm has said that it has set the value."""
         return replace(self, former=self.ours)

@@ -112,7 +112,7 @@ class SimBackend:
     def from_snapshot(cls, snapshot: Snapshot) -> SimBackend:
         """Return a simulation that continues from a snapshot, at time 0, with its jobs only.
 
-        Jobs keep their progress and have no time limits. GPUs of unmanaged jobs are never freed;
+        Jobs keep their progress, and no limit ends them. GPUs of unmanaged jobs are never freed;
         stopping and starting jobs have done so.
         """
         occupied = dict(snapshot.occupied)
@@ -124,8 +124,9 @@ class SimBackend:
         specs = []
         for job in jobs:
             begun_s = min(0.0, job.spec.submitted_s - snapshot.now_s)
-            specs.append(replace(job.spec, submitted_s=begun_s, limit_s=math.inf))
+            specs.append(replace(job.spec, submitted_s=begun_s))
         world = cls(Cluster(tuple(nodes)), specs, rules=snapshot.rules)
+        world._limits = None
         for job in jobs:
             found = world._jobs[job.job_id]
             found.resume(job.progress)

@@ -106,4 +106,5 @@ class _ForecastBackend:
             fair_share=known.fair_share,
             left_out=known.left_out,
             limit_left_s=known.limit_left_s,
+            belief=known.belief,
         )

@@ -102,9 +102,11 @@ class SizesBackend:
             best = self._best(spec)
             unsized = self._unsized(spec)
             stays = job.phase is Phase.QUEUED and not spec.can_checkpoint
-            total = learned_steps(self.durations, unsized, done=done, best=best, stays=stays)
-            if self.learns:  # a distribution that no job can confirm is none to draw sizes from
-                belief = self.durations.belief(unsized, done / best)
+            total, belief = learned_steps(
+                self.durations, unsized, done=done, best=best, stays=stays
+            )
+            if not self.learns:  # what no job can confirm is no distribution to draw sizes from
+                belief = None
         seen = self._specs.get(spec.job_id)
         # Policies cache results per spec: keep the object while it is equal.
         if seen is None or seen.total_steps != total or seen.throughputs != spec.throughputs:

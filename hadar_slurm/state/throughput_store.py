@@ -78,7 +78,8 @@ class Profile:
     def sync(self) -> None:
         """Read the file if another process has changed it, and write what is new."""
         mark = _mark_of(self.path)
-        if mark is not None and mark == self._mark and not self._has_news:
+        parts = self.speeds, self.records, self.credits, self.ended
+        if mark is not None and mark == self._mark and not any(part.news for part in parts):
             return
         self.fault = ""
         try:
@@ -89,10 +90,6 @@ class Profile:
                 self._exchange(None)
         except (sqlite3.Error, OSError, UnusableError) as error:
             self.fault = f"{self.path}: measured speeds are not kept: {error}"
-
-    @property
-    def _has_news(self) -> bool:
-        return bool(self.speeds.news or self.records.news or self.credits.news or self.ended.news)
 
     def _exchange(self, mark: _Mark | None) -> None:
         """Read what is not known and write what is new; `mark` was read before."""

@@ -70,7 +70,7 @@ printf '{"version":1,"restart":%d,"state":"running","steps_done":7}' \\
 mv "$own/new" "$own/progress.json"
 """
 GpuTree = dict[str, dict[str, int]]  # as in the journal: node -> GPU type -> count
-# A site's own job_submit.lua: it rejects some jobs with a message.
+# A site's own job_submit.lua: it rejects some jobs with a message, and nodes of others.
 OF_THE_SITE = """
 function slurm_job_submit(job_desc, part_list, submit_uid)
     if job_desc.name == "unwanted" then
@@ -80,6 +80,10 @@ function slurm_job_submit(job_desc, part_list, submit_uid)
     return slurm.SUCCESS
 end
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+    if job_rec.name == "stubborn" and (job_desc.req_nodes or "") ~= "" then
+        slurm.log_user("the site takes no nodes for this job")
+        return slurm.ERROR
+    end
     return slurm.SUCCESS
 end
 pcall(dofile, "{ours}")

@@ -296,3 +296,20 @@ def test_a_described_job_is_not_enrolled_again(enrolled: Site) -> None:
         lambda: str(fields(enrolled, plain)),
     )
     assert enrolled.queue()[plain].comment == "mine no-hadar"
+
+
+def test_a_job_whose_nodes_slurm_refuses_keeps_none_from_others(enrolled: Site) -> None:
+    """It is tried on other nodes, and then left to Slurm as its owner asked."""
+    site = enrolled
+    plain = occupied(site)
+    site.start(mode="hold", round_seconds=1, policy="hadar")
+    rates, script = dict.fromkeys(("v100", "p100", "k80"), 20.0), site.script("rest", "sleep 600")
+    stubborn = site.train(rates, "--job-name=stubborn", steps=20, gpus=2, script=script)
+    others = [site.train(rates, steps=steps, gpus=2) for steps in (100, 200)]
+    site.until_rounds(2)
+    site.free(*plain.values())
+    site.until_completed(*others)
+    refused = f"job {stubborn} is left to Slurm, which refuses it on all nodes tried"
+    eventually(lambda: refused in site.hadard.log.read_text(), lambda: site.told(stubborn))
+    site.until_running(stubborn)
+    assert len(site.gpus(stubborn)) == 2

@@ -77,6 +77,28 @@ def test_a_number_of_nodes_that_its_owner_sets_is_kept(site: Site) -> None:
         assert detail_of(site.details()[job]).excluded == ("n3", "n4", "n5")
 
 
+def test_what_slurm_sets_of_a_change_that_it_refuses_is_given_back(site: Site) -> None:
+    """In an inactive partition 22.05 sets excluded nodes and nice value, and then refuses."""
+    partition = ["scontrol", "update", "PartitionName=main"]
+    site.occupy(**dict.fromkeys(("n1", "n2", "n3", "n4", "n5"), "gpu:4"))
+    site.occupy(n6="gpu:v100:2,gpu:k80:2")
+    rates = {"v100": 20.0, "k80": 10.0}
+    jobs = [site.train(rates, "--exclude=n4", steps=steps, gpus=2) for steps in (600, 400, 200)]
+    before = shown(site, jobs[0])
+    assert site.run([*partition, "State=INACTIVE"]).returncode == 0
+    site.start(mode="steer", round_seconds=1, policy="hadar")
+    refused = "Requested partition configuration not available now"
+    eventually(lambda: refused in site.hadard.log.read_text(), lambda: site.told(jobs[0]))
+    assert any(shown(site, job) != before for job in jobs)
+    site.until_rounds(2)
+    assert site.run([*partition, "State=UP"]).returncode == 0
+    site.until_rounds(2)
+    site.hadard.stop()
+    config = str(site.hadard.directory / "hadar.yaml")
+    assert site.run([*HADAR, "release", "--config", config]).returncode == 0
+    assert [shown(site, job) for job in jobs] == [before] * len(jobs)
+
+
 def shown(site: Site, job: JobId) -> dict[str, object]:
     """Return what owners change in these tests, as Slurm shows it."""
     row, detail = site.queue()[job], detail_of(site.details()[job])

@@ -89,7 +89,7 @@ def test_what_slurm_finds_impossible_later_is_let_go(site: Site) -> None:
     site.until_rounds(2)
     assert is_let_go()
     log = site.hadard.log.read_text()
-    assert log.count(f"job {job} is left to Slurm: BadConstraints on all nodes tried") == 1
+    assert log.count(f"job {job} is left to Slurm, which refuses it on all nodes tried") == 1
     config = str(site.hadard.directory / "hadar.yaml")
     argv = [*HADAR, "explain", job, "--config", config]
     slurm, hadard, owner = site.run(argv).stdout.splitlines()

@@ -165,7 +165,7 @@ class View:
         by_length = sorted(jobs, key=lambda job: job.steps_left / kinds.of(job).best)
         expected = history.expected()
         drawn_s: Mapping[JobId, float] = {}
-        if any(job.belief for job in jobs):  # in simulations only
+        if any(job.belief for job in jobs):
             from hadar_slurm.policies.hadar.drawn_sizes import drawn_left_s
 
             drawn_s = drawn_left_s(by_length, kinds)

@@ -47,11 +47,6 @@ class Submission:
     directory: str = ""
     container: str = ""
 
-    @property
-    def has_program(self) -> bool:
-        """Whether Slurm shows what it runs."""
-        return bool(self.command)
-
 
 def read_submissions(
     runner: Runner, version: tuple[int, int], job: JobId | None = None

@@ -141,6 +141,11 @@ class Claim:
         """The owner's values, by field, where hadard has set others or is about to."""
         return {name: loan.owners for name, loan in self.loans.items() if loan.is_set}
 
+    def refused(self, before: Claim) -> Claim:
+        """Return the claim once Slurm has refused this one, and may have made a part of it."""
+        doubted = {k: loan.refused for k, loan in self.loans.items() if loan != before.loans[k]}
+        return replace(before, own=self.own if doubted else before.own, **doubted)
+
     def seen(self, shown: Mapping[str, Any]) -> Claim:
         """Return the claim after a reading of what hadard borrows (`SlurmState.shown`)."""
         limit_s, own = shown["limit_s"], self.own

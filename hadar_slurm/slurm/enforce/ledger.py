@@ -217,13 +217,17 @@ class Ledger:
     def attempt(
         self, slurm: SlurmAdapter, events: Mapping[JobId, Event], *, must_be_written: bool = True
     ) -> dict[JobId, SlurmError]:
-        """Carry out events and heed the answers: claims of refused updates are again as before."""
+        """Carry out events and heed the answers: claims of refused updates are as before."""
         before = {job: self[job] for job in events}
         faults = self.carry_out(slurm, events, must_be_written=must_be_written)
         done = {k: replace(event, kind=Kind.DONE) for k, event in events.items() if k not in faults}
         self._claims |= {job: transition(self[job], event)[0] for job, event in done.items()}
-        lost = [job for job, fault in faults.items() if isinstance(fault, SlurmRefused)]
-        refused = {k: replace(events[k], kind=Kind.REFUSED, claim=before[k]) for k in lost}
+        refused = dict[JobId, Event]()
+        for job, fault in faults.items():
+            if isinstance(fault, SlurmRefused):
+                # Slurm makes no part of a change with a node that it does not know (22.05.8).
+                claim = before[job] if _NO_NODE in str(fault) else self[job].refused(before[job])
+                refused[job] = replace(events[job], kind=Kind.REFUSED, claim=claim)
         self.intend(refused, must_be_written=must_be_written)
         return faults
 

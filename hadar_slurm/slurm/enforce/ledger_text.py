@@ -61,7 +61,8 @@ def _loan(name: str, tree: Mapping[str, Any]) -> Loan[Any]:
     default, least = _LOANS[name], -_MAX_NUMBER if name == "nice" else 0
     values = (tree.get(f"{key}{name}", default) for key in _KEYS)
     ours, former, owners, *past = (
-        _unfolded(value) if isinstance(default, tuple) else _like(default, value, least)
+        # A host list, or a list of names, as was written before.
+        _nodes(value) if default == () and isinstance(value, str) else _like(default, value, least)
         for value in (*values, *tree.get(f"{_PAST}{name}", ()))
     )
     return Loan(ours, former, owners, is_kept=name in kept, past=tuple(past))
@@ -88,11 +89,6 @@ PARSE = {1: _claim_of_version_1, VERSION: _claim}
 
 def _folded(value: Any) -> Any:
     return fold(value) if isinstance(value, tuple) else value
-
-
-def _unfolded(value: Any) -> Any:
-    """Return the nodes of a host list, or those of a list of names, as was written before."""
-    return _nodes(value) if isinstance(value, str) else _like((), value)
 
 
 @lru_cache(maxsize=1024)

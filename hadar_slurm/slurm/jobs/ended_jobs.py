@@ -17,7 +17,7 @@ from functools import cached_property
 
 from hadar_slurm.core.claims import Judged, believed_steps
 from hadar_slurm.core.cluster import GpuType, JobId
-from hadar_slurm.core.job import JobSpec
+from hadar_slurm.core.job import JobSpec, SizeBelief
 from hadar_slurm.core.learned_sizes import EndedJob, EndedJobs, learned_steps
 from hadar_slurm.core.type_failures import Unsized
 from hadar_slurm.jobspec.estimator import Estimator, work_of
@@ -51,9 +51,8 @@ class ClaimChecks:
         claimed, speeds = float(spec.total_steps), spec.throughputs
         done = float(seen.report.steps_done) if seen.report else 0.0
         left_s = max(0.0, (seen.limit_s or math.inf) - ran_s)
-        if seen.gang is not None and ran_s:
-            by_time = ran_s * seen.gang.throughput(speeds)
-            done = max(done, by_time if by_time > _OUTLIVED * claimed else 0.0)
+        by_time = ran_s * seen.gang.throughput(speeds) if seen.gang and ran_s else 0.0
+        done = max(done, by_time if by_time > _OUTLIVED * claimed else 0.0)
         times = self.estimator.credits.of(user).factor(seen.now_s)
         fastest = speeds.best(speeds.gpu_types, spec.num_gpus)
         total, doubt = believed_steps(claimed, done, left_s, fastest, times=times)
@@ -148,26 +147,25 @@ class LearnedSizes:
 
     def believed(
         self, seen: SeenJob, spec: JobSpec, steps_done: float, gpu_types: Collection[GpuType]
-    ) -> tuple[JobSpec, str]:
-        """Return a job with its learned size, and what that rests on; "" where it is not used.
+    ) -> tuple[JobSpec, SizeBelief | None, str]:
+        """Return a job with its learned size, and what that rests on; None, "" where it has none.
 
         `spec` has as many steps as fit the time limit; it is judged by all of the limit, as later.
+        The returned one has the limit in seconds, unless hadard sets that by the type.
         """
-        work = work_of(seen.description, spec.user)
-        if not self.is_used or seen.description.steps or work is None or not self.ended.suffice:
-            return spec, ""
-        best = spec.throughputs.best(gpu_types, spec.num_gpus)
-        if best <= 0 or steps_done >= spec.total_steps:
-            return spec, ""
-        asked_s = seen.description.limit_s or seen.limit_s or math.inf
-        job, ended = Unsized(work, asked_s, spec.total_steps / best), self.ended
+        asks, ended, limit_s = seen.description, self.ended, seen.limit_s or math.inf
+        work, best = work_of(asks, spec.user), spec.throughputs.best(gpu_types, spec.num_gpus)
+        is_left = best > 0 and steps_done < spec.total_steps
+        if not (self.is_used and work and is_left and ended.suffice) or asks.steps:
+            return spec, None, ""
+        job = Unsized(work, asks.limit_s or limit_s, spec.total_steps / best)
         if seen.row.state == "RUNNING":
             self._training.add(spec.job_id)
-            ended.durations.see(spec.job_id, job._replace(limit_s=asked_s), steps_done / best)
+            ended.durations.see(spec.job_id, job._replace(limit_s=job.asked_s), steps_done / best)
         stays = seen.is_pending and not spec.can_checkpoint
-        total = learned_steps(ended.durations, job, done=steps_done, best=best, stays=stays)
-        remark = f"its size is learned, from {ended.origin(work)}"
-        return replace(spec, total_steps=total), remark
+        total, belief = learned_steps(ended.durations, job, done=steps_done, best=best, stays=stays)
+        spec = replace(spec, total_steps=total, limit_s=math.inf if asks.time_on else limit_s)
+        return spec, belief, f"its size is learned, from {ended.origin(work)}"
 
     def keep(self, jobs: Collection[JobId]) -> None:
         """Forget all jobs but these, which Slurm shows."""

@@ -107,7 +107,7 @@ def _texts(request: Request) -> tuple[tuple[str, str], ...]:
 def _why_left(row: QueueRow, asked: Submission) -> str:
     """Return why a job is left to Slurm, as hadar-sbatch would leave it; "" if it is not."""
     given = {form: text for form, text in _texts(row.request) if text}
-    if not row.is_batch and not asked.has_program:
+    if not row.is_batch and not asked.command:
         return "it is an allocation by salloc"
     if row.is_set_apart:
         return "it is part of a heterogeneous job"

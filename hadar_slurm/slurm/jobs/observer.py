@@ -292,7 +292,7 @@ class Observer:
             nodes = choice.nodes or frozenset(self._state.cluster.by_name)
             left = nodes - refused if len(refused) <= _MOST_REFUSED else frozenset()
             if not choices.can_hold(seen, choice._replace(nodes=left)):
-                self.notices.say(seen.key, "is left to Slurm: BadConstraints on all nodes tried")
+                self.notices.say(seen.key, "is left to Slurm, which refuses it on all nodes tried")
                 return False
         return choices.can_hold(seen, choice)
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.gang import Allocation, Gang
-from hadar_slurm.core.job import Job, JobSpec, Phase, Progress
+from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, SizeBelief
 from hadar_slurm.core.type_failures import Bar
 from hadar_slurm.engine.pins import Pins
 from hadar_slurm.jobspec.description import Submitted, job_spec
@@ -170,11 +170,13 @@ class PolicyView:
         elif len(choice.bound) <= 1:
             found = self._placed(seen, choice)
         if found.job is None and seen.parent is None and seen.row.dependency and seen.claim.holds:
-            return found._replace(course=Course.AWAITS, job=self._dependent(seen, choice))
+            nodes = self._allowed_nodes(seen, choice, Phase.QUEUED)
+            job = Job(self._spec(seen, choice), allowed_nodes=nodes, bound_type=choice.bound_type)
+            return found._replace(course=Course.AWAITS, job=job)
         return found
 
     def _placed(self, seen: SeenJob, choice: Choice) -> Treated:
-        spec, progress, limits_s, late, doubts = self._believed(seen, choice)
+        spec, progress, belief, limits_s, doubts = self._believed(seen, choice)
         gang, is_stuck, phase = seen.gang, False, self.phases.of_started(seen, spec)
         if seen.is_pending:
             is_pinned = self.places and not seen.claim.steered
@@ -188,7 +190,7 @@ class PolicyView:
         is_pinned = phase is Phase.STARTING and seen.is_pending
         unseen = "Slurm's details of it could not be read in this round" if is_unseen else ""
         waits, row = _where_it_waits(seen, is_pinned=is_pinned), seen.row
-        remarks = (waits, why_not, late, unseen, *doubts)
+        remarks = (waits, why_not, unseen, *doubts)
         job = Job(
             spec,
             phase,
@@ -203,14 +205,15 @@ class PolicyView:
             left_out=is_unseen or is_early,
             account=row.account,
             limit_left_s=self.checks.limit_left_s(seen),
+            belief=belief,
         )
         limits_s = limits_s if seen.description.time_on else {}
         return Treated(seen, Course.PLANNED, job, is_stuck, limits_s=limits_s, kept=kept)
 
     def _believed(
         self, seen: SeenJob, choice: Choice
-    ) -> tuple[JobSpec, Progress, Mapping[str, float], str, tuple[str, ...]]:
-        """Return a job's request as hadard takes it, how far it has come, and doubts about it."""
+    ) -> tuple[JobSpec, Progress, SizeBelief | None, Mapping[str, float], tuple[str, ...]]:
+        """Return a job as hadard takes it: with its time limits by type, and doubts about it."""
         claimed = self._spec(seen, choice)
         spec, doubt = self.checks.believed(seen, claimed)
         progress = self.reports.progress(seen, spec)
@@ -219,8 +222,8 @@ class PolicyView:
         if late and not self.choices.can_hold(seen, choice._replace(throughputs=in_time)):
             late = ""  # on the types where it ends in time it can never start
         spec = replace(spec, throughputs=in_time) if late else spec
-        spec, learned = self.sizes.believed(seen, spec, done, self.state.cluster.gpus_by_type)
-        return spec, progress, limits_s, late, (learned, *choice.doubts, doubt)
+        spec, belief, why = self.sizes.believed(seen, spec, done, self.state.cluster.gpus_by_type)
+        return spec, progress, belief, limits_s, (late, why, *choice.doubts, doubt)
 
     def _spec(self, seen: SeenJob, choice: Choice) -> JobSpec:
         throughputs, row = choice.throughputs, seen.row
@@ -250,14 +253,6 @@ class PolicyView:
             spec = stoppable.with_loss(spec, *facts)
             why_not = why_not or stoppable.remark(most_s)
         return spec, kept, why_not
-
-    def _dependent(self, seen: SeenJob, choice: Choice) -> Job:
-        """Return a job that waits for another one."""
-        return Job(
-            self._spec(seen, choice),
-            allowed_nodes=self._allowed_nodes(seen, choice, Phase.QUEUED),
-            bound_type=choice.bound_type,
-        )
 
     def _allowed_nodes(
         self, seen: SeenJob, choice: Choice, phase: Phase

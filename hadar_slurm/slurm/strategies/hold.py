@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ from hadar_slurm.engine.pins import Pins
 from hadar_slurm.slurm.corrections import Corrections
 from hadar_slurm.slurm.strategies.start_stop import Mover
 
+# Refusals of a change that came too late: often Slurm has started the job meanwhile.
+TOO_LATE = re.compile("no longer pending|Invalid job id|already completing|not be altered now")
+_NOT_NOW = "not available now"
 _NEVER_HELD = "it is enrolled, so that it is never held or stopped, and Slurm starts it"
 
 
@@ -40,12 +44,13 @@ class Pinning(Mover):
         outcomes |= self.stop([a for a in actions if isinstance(a, Stop) and a not in outcomes])
         pinned = self.start([start for start in starts if start not in outcomes])
         outcomes |= pinned
-        for action, outcome in pinned.items():
+        for start, outcome in pinned.items():
             if outcome.status is Status.DONE:
-                self.pins.begin(action.job_id, self.now_s())
-            elif outcome.status is Status.REFUSED and action.job_id in seen.by_type:
-                # A copy may still be placed where another request fits.
-                self.pins.avoid(action.job_id, action.gang.gpus_by_node, self.now_s())
+                self.pins.begin(start.job_id, self.now_s())
+            elif outcome.status is Status.REFUSED and not TOO_LATE.search(outcome.detail):
+                # A copy may still be placed where another request fits, and a partition come back.
+                final = start.job_id not in seen.by_type and _NOT_NOW not in outcome.detail
+                self.pins.avoid(start.job_id, start.gang.gpus_by_node, self.now_s(), is_final=final)
         begun = {start.job_id for start in starts if outcomes[start].status is Status.DONE}
         self.corrections.release_into_queue(seen, begun)
         failed = {start.job_id for start in starts} - begun

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -44,13 +43,11 @@ from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.enforce.claim import Claim
 from hadar_slurm.slurm.enforce.disposition import waits_for_gpus
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
-from hadar_slurm.slurm.strategies.hold import Pinning
+from hadar_slurm.slurm.strategies.hold import TOO_LATE, Pinning
 
 log = logging.getLogger(__name__)
 
 _CHANGED = "it has started, or its owner has changed it, since the plan was made"
-# Refusals of a change that came too late: often Slurm has started the job meanwhile.
-_TOO_LATE = re.compile("no longer pending|Invalid job id|already completing|not be altered now")
 _GAP = "plain jobs wait, and would take GPUs that are freed without a successor in the queue"
 _LATER = "as many jobs are changed as a round may change; it is next"
 
@@ -102,30 +99,25 @@ class Steering(Pinning):
         starts = [a for a in actions if isinstance(a, Start) and a.job_id in self.waiting]
         starts = [start for start in starts if self._is_implied(start.job_id, start.gang)]
         named = {start.job_id: start.gang for start in starts}
-        soon = self.foresee(self.seen.snapshot) if self.waiting.keys() - named.keys() else {}
-        more = {job: gang for job, gang in soon.items() if job in self.waiting}
-        named |= {j: g for j, g in more.items() if j not in named and self._is_implied(j, g)}
+        more = self.waiting.keys() - named.keys()
+        soon = self.foresee(self.seen.snapshot) if more else {}
+        named |= {j: g for j, g in soon.items() if j in more and self._is_implied(j, g)}
         # A job that Slurm does not start on free GPUs lacks what only Slurm knows of.
         stuck = {job for job in self.waiting if self.pins.avoided(job, self.now_s())}
         before = {start: self.ledger[start.job_id].aimed for start in starts}
-        urgent = {
-            start.job_id
-            for start in starts
-            if any(free[slot] < count for slot, count in start.gang.slots)
-        }
+        urgent = {s.job_id for s in starts if any(free[slot] < n for slot, n in s.gang.slots)}
         wanted = limits(self.waiting.values(), named, stuck, self._now.cluster)
         faults = self._limit(wanted, list(named), urgent)
         for job in self.waiting.keys() - {start.job_id for start in starts}:
             self.pins.forget(job)
         for start in starts:
             fault = faults.get(start.job_id)
-            is_refused = isinstance(fault, SlurmRefused) and not _TOO_LATE.search(str(fault))
+            is_refused = isinstance(fault, SlurmRefused) and not TOO_LATE.search(str(fault))
             status = Status.REFUSED if is_refused else Status.DEFERRED
             outcomes[start] = Outcome(start, status if fault else Status.DONE, str(fault or ""))
-            is_new = set(before[start]) != set(start.gang.gpus_by_node)
             if start.job_id in urgent:
                 self.pins.forget(start.job_id)
-            elif start.job_id not in self.pins or is_new:
+            elif start.job_id not in self.pins or set(before[start]) != {*start.gang.gpus_by_node}:
                 self.pins.begin(start.job_id, self.now_s())
         return outcomes
 
@@ -238,8 +230,7 @@ class Steering(Pinning):
         is_stale = row.mark and with_mark(row.comment, row.mark, claim.lent) is not None
         if is_so and nice is None and limit_s is None and not is_stale:
             return None
-        excluded = joined(limit.excluded, own_excluded)
-        own = claim.own or self._now.request(row)
+        own, excluded = claim.own or self._now.request(row), joined(limit.excluded, own_excluded)
         number = _num_nodes(row, claim, own, limit)
         return Event(
             kind=Kind.STEER,

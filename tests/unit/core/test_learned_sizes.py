@@ -62,11 +62,12 @@ def test_the_origin_names_the_narrowest_level_that_tells() -> None:
 def test_a_size_is_learned_within_the_limit() -> None:
     """Jobs that end after ten minutes make a new one short, and its limit is the most."""
     known = jobs(40).durations
-    steps = learned_steps(known, Unsized(FIT), done=0.0, best=10.0, stays=False)
+    steps, _ = learned_steps(known, Unsized(FIT), done=0.0, best=10.0, stays=False)
     assert 3000 < steps < 18_000
-    assert learned_steps(known, Unsized(FIT, 10.0, 10.0), done=0.0, best=10.0, stays=False) == 100
+    within = Unsized(FIT, 10.0, 10.0)
+    assert learned_steps(known, within, done=0.0, best=10.0, stays=False)[0] == 100
     # One that has outlived all of them is taken to train on.
-    late = learned_steps(known, Unsized(FIT), done=100_000.0, best=10.0, stays=False)
+    late, _ = learned_steps(known, Unsized(FIT), done=100_000.0, best=10.0, stays=False)
     assert late > 105_000
 
 
@@ -84,7 +85,7 @@ def test_one_user_moves_the_sizes_of_others_by_a_bounded_part() -> None:
             known.add(job)
         known.durations.renew()
         new = Work(Workload("new", "job:y"), 1)
-        return learned_steps(known.durations, Unsized(new), done=0.0, best=1.0, stays=False)
+        return learned_steps(known.durations, Unsized(new), done=0.0, best=1.0, stays=False)[0]
 
     assert size(2000) == pytest.approx(size(60), rel=0.1)
 
@@ -127,7 +128,7 @@ def test_a_job_that_will_run_to_its_end_has_the_mean_size() -> None:
             known.add(job)
     durations, job = known.durations, Unsized(FIT, 86_400.0, 86_400.0)
     index, mean = (
-        learned_steps(durations, job, done=0.0, best=1.0, stays=stays) for stays in (False, True)
+        learned_steps(durations, job, done=0.0, best=1.0, stays=stays)[0] for stays in (False, True)
     )
     assert mean == pytest.approx(durations.belief(job, 0.0).mean_left_s(0.0), abs=1.0)
     assert index < 0.5 * mean

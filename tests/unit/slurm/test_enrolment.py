@@ -186,7 +186,7 @@ def test_a_submission_is_read() -> None:
         "Container": "(null)",
     }
     assert submission(field) == Submission("a|b\nc", 86_400.0, 4, 0, 2, True, directory="/home/ann")
-    assert not submission(field).has_program
+    assert not submission(field).command
     others = {"TimeLimit": "UNLIMITED", "OverSubscribe": "OK", "NumTasks": "N/A", "tres-alloc": ""}
     assert submission({**field, **others, "Command": "x.sh"}) == Submission(
         "a|b\nc", 0.0, 1, 0, 0, False, "x.sh", "/home/ann"

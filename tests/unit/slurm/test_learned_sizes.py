@@ -107,6 +107,22 @@ def test_a_new_job_has_the_size_that_ended_jobs_say(cluster: Cluster) -> None:
     assert seconds(seen(cluster.backend(learns_sizes=False), job)) == by_limit
 
 
+def test_policies_get_what_is_believed_and_the_limit(cluster: Cluster) -> None:
+    """As in the simulator: the distribution of a learned size, and the limit that may end it."""
+    job, timed = cluster.submit(), cluster.submit(time_on="k80")
+    job.limit_min = timed.limit_min = round(LIMIT_S / 60)
+    assert seen(cluster.backend(), job).belief is None
+    cluster.fill(LEAST_JOBS, cluster.user())
+    backend = cluster.backend()
+    learned, by_type = seen(backend, job), seen(backend, timed)
+    assert learned.belief
+    assert by_type.belief
+    assert learned.belief.beyond(2 * SHORT_S) < 0.5 < learned.belief.beyond(SHORT_S / 4)
+    assert learned.spec.limit_s == LIMIT_S
+    assert by_type.spec.limit_s == math.inf, "hadard sets its limit where it starts"
+    assert seen(cluster.backend(learns_sizes=False), job).belief is None
+
+
 def test_a_running_hadard_takes_over_what_is_learned_beside_it(cluster: Cluster) -> None:
     job, backend = cluster.submit(), cluster.backend()
     before = seconds(seen(backend, job))

@@ -29,6 +29,7 @@ from hadar_slurm.slurm.enforce.state_machine import (
 N1, N2 = (NodeName("n1"),), (NodeName("n2"),)
 OWN = Request(per_job="gres/gpu:2")
 PINNED = Request(num_nodes="1-1", per_node="gres/gpu:2", nodes=N1)
+NO_TEXTS = {"sized": "", "preferred": ""}
 HELD = {"priority": 0, "reason": "JobHeldUser"}
 RELEASED_S, BOOTED_S = 1000.0, 900.0
 FOUND = {Kind.FOUND_HELD, Kind.FOUND_CHANGED, Kind.FOUND, Kind.FOUND_EXCLUDED}
@@ -112,6 +113,27 @@ def test_a_foreign_hold_becomes_ours_only_if_it_was_never_the_owners() -> None:
         Kind.STEER,
         Kind.PREFER,
     }
+
+
+def test_what_slurm_refuses_it_may_have_set() -> None:
+    """Neither value is then the owner's; what is given back is the owner's, as before."""
+    row, before = a_queue_row(), Claim()
+    steer = Event(
+        kind=Kind.STEER,
+        row=row,
+        own=OWN,
+        steering=updates.Steer(row.key, N1, nice=-692),
+        shown={"excluded": N2, "nice": 5, "limit_s": 0.0} | NO_TEXTS,
+        own_excluded=N2,
+    )
+    sent, _ = transition(before, steer)
+    after, _ = transition(sent, replace(steer, kind=Kind.REFUSED, claim=sent.refused(before)))
+    for shown in ({"excluded": N1, "nice": -692}, {"excluded": N2, "nice": 5}):
+        read = after.seen({"limit_s": 0.0} | NO_TEXTS | shown)
+        assert read.steers
+        assert (read.nice.owners, read.excluded.owners) == (5, N2)
+    edited = after.seen({"excluded": N2, "nice": 700, "limit_s": 0.0} | NO_TEXTS)
+    assert edited.nice == Loan(700, 700, 700, is_kept=True)
 
 
 def every_row() -> Iterator[QueueRow]:
