@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 PROGRAM = Path(__file__).with_name("train_alone.py")
-LIMIT_S = 90.0
+LIMIT_S = 300.0
 SLURM = ("SLURM_", "HADAR_", "WORLD_SIZE", "RANK")
 
 

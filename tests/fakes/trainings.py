@@ -18,7 +18,7 @@ from hadar_slurm.runtime.files.records import SlotEnd
 from hadar_slurm.runtime.files.slots import Slots
 
 PROGRAM = Path(__file__).with_name("train_copy.py")
-LIMIT_S = 90.0
+LIMIT_S = 300.0
 
 
 @dataclass

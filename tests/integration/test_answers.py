@@ -33,7 +33,7 @@ def test_a_job_that_waits_is_told_why_when_and_what_would_change_it(site: Site) 
     throughputs = {"v100": 10.0}
     first = [site.train(throughputs, steps=350, gpus=4, checkpoint="no") for _ in range(2)]
     site.until_running(*first)
-    last = site.train(throughputs, steps=100, gpus=4, checkpoint="no")
+    last = site.train(throughputs, steps=600, gpus=4, checkpoint="no")
     eventually(lambda: last in site.lines()[-1]["waiting"], lambda: site.told(*first, last))
     found = told(site, "explain", last)
     assert found["slurm"] == "PENDING JobHeldUser"
