@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from chaos.invariants import EDITS, STILL, Finding, Past, Sample
 from chaos.records import WAITING, Sighting
 from chaos.workload import HOLD, Task
 from ClusterShell.NodeSet import NodeSet
-
-from hadar_slurm.slurm.enforce.readings import SAVED_AFTER_S
 
 # Where Slurm shows the fields of `scontrol update` that owners edit.
 _SHOWN = {
@@ -63,55 +59,6 @@ def _is_shown(job: Sighting, name: str, value: str) -> bool:
     if name == "ReqNodeList":
         return NodeSet(value) == NodeSet(shown)
     return shown == value
-
-
-def excused_edits(
-    findings: Iterable[Finding],
-    tasks: Mapping[str, Task],
-    changes: Iterable[Mapping[str, Any]],
-    replaced_s: Iterable[float] = (),
-) -> Iterator[Finding]:
-    """Yield the findings; apart are edits made while hadard was writing to the same job.
-
-    Slurm cannot compare and set in one step, so the later of two writers at one moment wins. Apart
-    is also an owner's hold soon after a change by hadard, where slurmctld was replaced (at one of
-    the times `replaced_s`) in between: it may have lost hadard's release (docs/fail-open.md).
-    """
-    spans, times = _spans(changes), sorted(replaced_s)
-    for finding in findings:
-        name = finding.what.split()[0]
-        edits = tasks[finding.job].all_edits if finding.invariant == EDITS else ()
-        pairs = (
-            [(*span, edit) for field, edit in edits if field == name for span in spans[finding.job]]
-            if finding.job in spans
-            else []
-        )
-        apart = finding.apart
-        if any(
-            begun_s <= edit.done_s and edit.begun_s <= done_s for begun_s, done_s, edit in pairs
-        ):
-            apart = "hadard and the owner wrote at the same moment"
-        elif name == HOLD and any(
-            edit.begun_s - SAVED_AFTER_S < begun_s and begun_s <= time_s <= edit.done_s
-            for begun_s, _, edit in pairs
-            for time_s in times
-        ):
-            apart = "slurmctld was replaced between hadard's change and the hold"
-        yield replace(finding, apart=apart)
-
-
-def _spans(changes: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
-    """Return when hadard was changing each job, from the driver's notes before and after."""
-    spans: dict[str, list[tuple[float, float]]] = {}
-    begun: Mapping[str, Any] = {}
-    for note in changes:
-        if "wrong" not in note:
-            begun = note
-            continue
-        for job in note["jobs"]:
-            begun_s = begun["time_s"] if job in begun.get("jobs", ()) else note["time_s"]
-            spans.setdefault(job, []).append((begun_s, note["time_s"]))
-    return spans
 
 
 def changed_while_running(key: str, past: Past, task: Task) -> Iterator[Finding]:

@@ -107,14 +107,18 @@ class Sabotaged:
         """Read the whole state."""
         self._look()
         self.ledger_seen = self.ledger_mark()
-        self.last = self.saboteur.around("look", self.real.read)
+        self.last = self._noted(self.saboteur.around("look", self.real.read))
         self.looked_s = time.monotonic()
         return self.last
+
+    def _noted(self, reading: T) -> T:
+        self.saboteur.control.note("readings")
+        return reading
 
     def queue(self) -> dict[Any, QueueRow]:
         """Read the queue."""
         self._look()
-        return self.saboteur.around("queue", self.real.queue)
+        return self._noted(self.saboteur.around("queue", self.real.queue))
 
     def fair_shares(self) -> Any:
         """Return the fair-share factors, and keep them for `Replayed`."""
@@ -152,9 +156,8 @@ class Sabotaged:
         if order.do == "lie":
             return [None] * len(changes)
         time.sleep(order.lasts_s)
-        return [SlurmUnavailable("scontrol gave no answer: so the chaos test has it")] * len(
-            changes
-        )
+        lost = SlurmUnavailable("scontrol gave no answer: so the chaos test has it")
+        return [lost for _ in changes]
 
     def _really(self, step: str, changes: Sequence[Update]) -> list[SlurmError | None]:
         jobs = [str(change.job) for change in changes]

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaos.case import Case
-from chaos.constancy import changed_while_running, excused_edits, resizes
+from chaos.constancy import changed_while_running, resizes
+from chaos.excuses import Record, excused_edits, releases_in
 from chaos.faults import Fault, Kind
 from chaos.injecting import Injector
 from chaos.invariants import (
@@ -242,8 +243,11 @@ class Run:
         control, tasks = self.world.control, self.workload.tasks
         seen = self.observer.findings
         replaced_s = [c.begun_s for c in self.cases if c.fault.kind in _REPLACING]
-        self.findings += excused_edits(seen, tasks, control.notes("changes"), replaced_s)
-        rounds, span = control.notes("rounds"), (self.planned_s, self.settled_s)
+        log, rounds = self.world.controller_log(), list(control.notes("rounds"))
+        readings, changes = list(control.notes("readings")), list(control.notes("changes"))
+        record = Record(changes, readings, rounds, replaced_s, releases_in(log))
+        self.findings += excused_edits(seen, tasks, record)
+        span = self.planned_s, self.settled_s
         self.findings += stalls(
             rounds, self.spells, span, STALL_S + _STARTS * self.reaper.slowest_s
         )
@@ -252,7 +256,7 @@ class Run:
             for key, past in self.observer.pasts.items()
             if key in tasks
         }
-        self.findings += resizes(self.world.controller_log(), self.world.ended_runs(), named)
+        self.findings += resizes(log, self.world.ended_runs(), named)
         self.findings += plan_differences(self.world.control.notes("plans"))
         self.findings += failures(self.world.control.notes("failures"))
         requeues = self._requeues()

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from chaos.constancy import changed_while_running, excused_edits, lost_edits, resizes
-from chaos.invariants import EDITS, MOVING, STILL, WHOLE, Finding
+from chaos.constancy import changed_while_running, lost_edits, resizes
+from chaos.invariants import EDITS, MOVING, STILL
 from chaos.progress import Idling, Spells, stalls
 from chaos.records import idle_gpus, sightings
 from chaos.slurm_conf import Change
@@ -105,44 +105,6 @@ def test_what_hadard_borrows_is_given_back() -> None:
     sample = a_sample(replace(FREE_JOB, nice="3"))
     assert not list(lost_edits(sample, tasks, is_gone=False))
     assert list(lost_edits(sample, tasks, is_gone=True))
-
-
-def test_two_writers_at_one_moment_are_told() -> None:
-    """An edit lost to a change of hadard's under way is apart, one lost later is not."""
-    task = a_task()
-    task.note("Nice", Edit("700", 104.0, 105.0))
-    finding = Finding(EDITS, "7", 110.0, "Nice is '0' after its owner's '700'")
-    other = Finding(WHOLE, "8", 110.0, "Nice")
-
-    def notes(begun_s: float, done_s: float, job: str = "7") -> list[dict[str, Any]]:
-        begun = {"time_s": begun_s, "jobs": [job], "step": "steer", "is_begun": True}
-        return [begun, {"time_s": done_s, "jobs": [job], "step": "steer", "wrong": {}}]
-
-    for changes, is_apart in (
-        (notes(104.5, 106.0), True),
-        (notes(105.5, 106.0), False),
-        (notes(104.5, 106.0, "8"), False),
-        ([], False),
-    ):
-        mine, same = excused_edits([finding, other], {"7": task}, changes)
-        assert bool(mine.apart) is is_apart
-        assert same == other
-
-
-@pytest.mark.parametrize(
-    ("replaced_s", "is_apart"), [([], False), ([110.0], True), ([90.0], False), ([130.0], False)]
-)
-def test_a_hold_after_slurmctld_was_replaced_is_told(
-    replaced_s: list[float], is_apart: bool
-) -> None:
-    """It may be hadard's own, whose release slurmctld had not saved."""
-    task = a_task()
-    task.note("Hold", Edit("hold", 120.0, 121.0))
-    finding = Finding(EDITS, "7", 125.0, "Hold is 'released' after its owner's 'hold'")
-    begun = {"time_s": 100.0, "jobs": ["7"], "step": "release", "is_begun": True}
-    changes = [begun, {"time_s": 101.0, "jobs": ["7"], "step": "release", "wrong": {}}]
-    (told,) = excused_edits([finding], {"7": task}, changes, replaced_s)
-    assert bool(told.apart) is is_apart
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,105 @@
+"""Which lost edits count apart: those that Slurm does not let hadard tell from its own. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from chaos.invariants import EDITS, Finding
+from chaos.workload import HOLD, Edit, Task
+
+from hadar_slurm.slurm.enforce.readings import SAVED_AFTER_S
+
+Span = tuple[float, float]
+_RELEASED = re.compile(r"^\[(\S+)\] .*release hold on JobId=([0-9_]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What was noted of a run; times in seconds since the epoch.
+
+    `changes`, `readings` and `rounds` are the notes of hadard's driver, `replaced_s` the times at
+    which slurmctld was replaced. `releases` has the times of all releases by job.
+    """
+
+    changes: Sequence[Mapping[str, Any]] = ()
+    readings: Sequence[Mapping[str, Any]] = ()
+    rounds: Sequence[Mapping[str, Any]] = ()
+    replaced_s: Sequence[float] = ()
+    releases: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+def releases_in(log: str) -> dict[str, list[float]]:
+    """Return when jobs were released, by job, from slurmctld's log."""
+    found: dict[str, list[float]] = {}
+    for time, job in _RELEASED.findall(log):
+        found.setdefault(job, []).append(datetime.fromisoformat(time).timestamp())
+    return found
+
+
+def excused_edits(
+    findings: Iterable[Finding], tasks: Mapping[str, Task], record: Record
+) -> Iterator[Finding]:
+    """Yield the findings; apart are edits that hadard could not tell from its own.
+
+    Slurm cannot compare and set in one step, so the later of two writers at one moment wins. It
+    also shows no difference between an owner's hold and hadard's (docs/fail-open.md).
+    """
+    spans = _spans(record.changes)
+    for finding in findings:
+        name, apart = finding.what.split()[0], finding.apart
+        edits = tasks[finding.job].all_edits if finding.invariant == EDITS else ()
+        for edit in (edit for field_, edit in edits if field_ == name):
+            mine = spans.get(finding.job, [])
+            if any(begun <= edit.done_s and edit.begun_s <= done for begun, done in mine):
+                apart = "hadard and the owner wrote at the same moment"
+            elif name == HOLD:
+                apart = apart or _unclear_hold(edit, finding.job, mine, record)
+        yield replace(finding, apart=apart)
+
+
+def _unclear_hold(edit: Edit, job: str, spans: Sequence[Span], record: Record) -> str:
+    """Return why hadard took an owner's hold for its own; empty: it could tell."""
+    released = [time_s for time_s in record.releases.get(job, ()) if time_s < edit.begun_s]
+    changed = [*(begun_s for begun_s, _ in spans), *released]
+    recent = [time_s for time_s in changed if edit.begun_s - SAVED_AFTER_S < time_s]
+    if any(since_s <= at_s <= edit.done_s for since_s in recent for at_s in record.replaced_s):
+        return "slurmctld was replaced between hadard's change and the hold"
+    if released and not _is_read(released[-1], edit, record):
+        return "no hadard had recorded yet that the job was released"
+    return ""
+
+
+def _is_read(released_s: float, edit: Edit, record: Record) -> bool:
+    """Return whether a hadard read the job after its release and before its owner's hold.
+
+    That hadard was still there after the hold, or had written its ledger at the end of a round.
+    """
+    for reading in record.readings:
+        pid, read_s = reading["pid"], reading["time_s"]
+        if not released_s < read_s < edit.begun_s:
+            continue
+        lived = any(
+            other["pid"] == pid and other["time_s"] > edit.done_s for other in record.readings
+        )
+        ended = (round_["time_s"] for round_ in record.rounds if round_["pid"] == pid)
+        if lived or any(read_s < ended_s < edit.begun_s for ended_s in ended):
+            return True
+    return False
+
+
+def _spans(changes: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    """Return when hadard was changing each job, from the driver's notes before and after."""
+    spans: dict[str, list[tuple[float, float]]] = {}
+    begun: Mapping[str, Any] = {}
+    for note in changes:
+        if "wrong" not in note:
+            begun = note
+            continue
+        for job in note["jobs"]:
+            begun_s = begun["time_s"] if job in begun.get("jobs", ()) else note["time_s"]
+            spans.setdefault(job, []).append((begun_s, note["time_s"]))
+    return spans
