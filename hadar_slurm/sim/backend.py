@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from hadar_slurm.core.cluster import (
     Cluster,
@@ -58,9 +58,6 @@ class Failure:
 class SimBackend:
     """Simulates `jobs` on `cluster`; time is in seconds and begins at 0."""
 
-    # Whether time limits end runs.
-    has_limits: ClassVar[bool] = True
-
     cluster: Cluster
     jobs: Sequence[JobSpec]
     # The gangs allowed.
@@ -68,6 +65,8 @@ class SimBackend:
     failures: Sequence[Failure] = ()
     # Whether hadard adjusts time limits to the GPU types that jobs get.
     adjusts_limits: bool = False
+    # Whether time limits end runs.
+    has_limits: bool = True
     now_s: float = 0.0
     num_unfinished: int = field(init=False)
     _jobs: dict[JobId, SimJob] = field(init=False)
@@ -125,8 +124,7 @@ class SimBackend:
         for job in jobs:
             begun_s = min(0.0, job.spec.submitted_s - snapshot.now_s)
             specs.append(replace(job.spec, submitted_s=begun_s))
-        world = cls(Cluster(tuple(nodes)), specs, rules=snapshot.rules)
-        world._limits = None
+        world = cls(Cluster(tuple(nodes)), specs, rules=snapshot.rules, has_limits=False)
         for job in jobs:
             found = world._jobs[job.job_id]
             found.resume(job.progress)

@@ -7,7 +7,6 @@ observed at its end. Each round trains whole steps. No run is ended by a time li
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from hadar_slurm.sim.columns import READY, THROUGHPUT, Columns, Floats
 class WholeRounds(SimBackend):
     """Simulates `jobs` on `cluster` in whole rounds; time is in seconds and begins at 0."""
 
-    has_limits: ClassVar[bool] = False
+    has_limits: bool = False
 
     def _advance(self, until_s: float) -> Wake:
         """Advance to the end of the round's last job, or to the end of the round."""

@@ -217,7 +217,7 @@ class Ledger:
     def attempt(
         self, slurm: SlurmAdapter, events: Mapping[JobId, Event], *, must_be_written: bool = True
     ) -> dict[JobId, SlurmError]:
-        """Carry out events and heed the answers: claims of refused updates are as before."""
+        """Carry out events and heed the answers: what is refused is in doubt (`Claim.refused`)."""
         before = {job: self[job] for job in events}
         faults = self.carry_out(slurm, events, must_be_written=must_be_written)
         done = {k: replace(event, kind=Kind.DONE) for k, event in events.items() if k not in faults}
