@@ -135,6 +135,23 @@ def segments(lines: Iterable[Line]) -> list[Segment]:
     return book.all()
 
 
+def summarize(lines: Iterable[Line]) -> Summary:
+    """Return the figures of a whole journal."""
+    lines = list(lines)
+    submitted: dict[str, float] = {}
+    ended: dict[str, float] = {}
+    capacity: Counter[str] = Counter()
+    for line in lines:
+        for job_id, job in line.get("jobs", {}).items():
+            submitted.setdefault(job_id, float(job["submitted_s"]))
+        for job_id, end in line.get("ended", {}).items():
+            if end["phase"] == "done":
+                ended[job_id] = float(end["end_s"])
+        for node in line.get("nodes", {}).values() if not capacity else ():
+            capacity.update(node["gpus"])
+    return figures(submitted, ended, segments(lines), capacity)
+
+
 def num_moves(held: Iterable[Segment]) -> int:
     """Return the number of starts beyond the first of each job."""
     starts = Counter(segment.job_id for segment in held)

@@ -20,7 +20,7 @@ The slow-down of a job is its completion time over its time alone on its fastest
 the way pays for the restarts that it causes, since plays count them; the way in use is kept where
 another is no better, and while no job comes, where another is not better by `_KEEPS`.
 
-Candidates (docs/policies.md, 1) are the orders of the peers with types by regret or the fastest
+Candidates (docs/policies.md) are the orders of the peers with types by regret or the fastest
 first, the makespan program's critical jobs first, the way in use, and variants of the best.
 
 Where sizes are believed only (`Job.belief`), plays draw them: played as they are believed, they
