@@ -15,6 +15,7 @@ from hadar_slurm.slurm.enforce.readings import SAVED_AFTER_S
 
 Span = tuple[float, float]
 _RELEASED = re.compile(r"^\[(\S+)\] .*release hold on JobId=([0-9_]+)", re.MULTILINE)
+_STARTED = re.compile(r"^\[(\S+)\] slurmctld version \S+ started on", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,17 @@ def releases_in(log: str) -> dict[str, list[float]]:
     """Return when jobs were released, by job, from slurmctld's log."""
     found: dict[str, list[float]] = {}
     for time, job in _RELEASED.findall(log):
-        found.setdefault(job, []).append(datetime.fromisoformat(time).timestamp())
+        found.setdefault(job, []).append(_seconds(time))
     return found
+
+
+def starts_in(log: str) -> list[float]:
+    """Return when slurmctld started, from its log: also where its configuration was changed."""
+    return [_seconds(time) for time in _STARTED.findall(log)]
+
+
+def _seconds(time: str) -> float:
+    return datetime.fromisoformat(time).timestamp()
 
 
 def excused_edits(

@@ -11,7 +11,7 @@ from typing import Any
 
 from chaos.case import Case
 from chaos.constancy import changed_while_running, resizes
-from chaos.excuses import Record, excused_edits, releases_in
+from chaos.excuses import Record, excused_edits, releases_in, starts_in
 from chaos.faults import Fault, Kind
 from chaos.injecting import Injector
 from chaos.invariants import (
@@ -245,6 +245,7 @@ class Run:
         replaced_s = [c.begun_s for c in self.cases if c.fault.kind in _REPLACING]
         log, rounds = self.world.controller_log(), list(control.notes("rounds"))
         readings, changes = list(control.notes("readings")), list(control.notes("changes"))
+        replaced_s += starts_in(log)
         record = Record(changes, readings, rounds, replaced_s, releases_in(log))
         self.findings += excused_edits(seen, tasks, record)
         span = self.planned_s, self.settled_s

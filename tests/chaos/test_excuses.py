@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from chaos.excuses import Record, excused_edits, releases_in
+from chaos.excuses import Record, excused_edits, releases_in, starts_in
 from chaos.invariants import EDITS, WHOLE, Finding
 from chaos.test_invariants import a_task
 from chaos.workload import Edit
@@ -86,9 +86,10 @@ def test_a_hold_before_the_release_was_recorded_is_told(
     assert not is_apart(Record((), notes(readings), notes(rounds), releases={"8": [116.0]}))
 
 
-def test_slurmctld_logs_who_was_released() -> None:
+def test_slurmctld_logs_its_starts_and_who_was_released() -> None:
     """Also single tasks of an array, and nothing else that is said of a hold."""
     log = """\
+[2026-11-29T08:04:30.000] slurmctld version 22.05.8 started on cluster test
 [2026-11-29T08:04:32.395] sched: _release_job_rec: release hold on JobId=5_1(9) by uid 0
 [2026-11-29T08:04:33.734] sched: _release_job_rec: release hold on JobId=7 by uid 0
 [2026-11-29T08:04:34.000] sched: _hold_job_rec: hold on JobId=7 by uid 0
@@ -97,4 +98,5 @@ def test_slurmctld_logs_who_was_released() -> None:
     found = releases_in(log)
     assert found.keys() == {"5_1", "7"}
     first, second = found["7"]
+    assert first - starts_in(log)[0] == pytest.approx(3.734)
     assert second - first == pytest.approx(1.266)
