@@ -78,12 +78,12 @@ def _submit(request: SbatchRequest) -> int:
     if not (is_json or call.is_held_late):
         _print_line(request, call)
         become(sbatch, call.argv, {**environment, **call.variables})
-    from hadar_slurm.submit.trial import submit
+    from hadar_slurm.submit.trial import submit, submitted
 
     status, answer, call = submit(sbatch, call, environment)
-    words = answer.split()
-    if is_json and (words or status == 0):
-        _print_call(call, words[-1] if words else "", is_json=True)
+    named = submitted(answer)
+    if is_json and (named or status == 0):
+        _print_call(call, named, is_json=True)
     elif not is_json:
         if status == 0:
             _print_line(request, call)

@@ -125,7 +125,8 @@ def _by_accounting(runner: Runner, job: str) -> JobRecord | None:
     for line in text.splitlines():
         state, exit_code, end = (*line.split("|", 2), "", "")[:3]
         # `CANCELLED by 1000`; `Unknown` for the end of a job that runs.
-        if words := state.split():
+        # Lines without an exit code are those of a wrapper of sacct.
+        if (words := state.split()) and ":" in exit_code:
             ended_s = float(end) if end.isdecimal() else 0.0
             records.append(
                 JobRecord(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.submit.request import SbatchRequest
 
 _SINFO = ("sinfo", "-h", "-N", "-o", "%N|%G|%P|%L|%l|%b")
+# All else is what a wrapper of sinfo says of its own.
+_ROW = re.compile(r"^([\w.-]+)" + r"\|([^|\n]+)" * 4 + r"\|(.+)$", re.MULTILINE)
 
 
 class OpenNodes(NamedTuple):
@@ -48,8 +51,7 @@ def open_nodes(request: SbatchRequest, *, heeds_excluded: bool) -> OpenNodes:
     except SlurmError:
         return OpenNodes(limit_s=limit_s)
     everywhere, here, limits, most_s = {}, {}, set(), set()
-    for line in text.splitlines():
-        name, gres, partition, default, most, features = line.split("|", 5)
+    for name, gres, partition, default, most, features in _ROW.findall(text):
         everywhere[name] = node = Node.of(name, parse_gpus(gres))
         if partitions is None:
             is_here = partition.endswith("*")

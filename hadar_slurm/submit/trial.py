@@ -10,6 +10,7 @@ or accepts it, and held at once where it is accepted: it could not start now.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +23,8 @@ from hadar_slurm.submit.request import SbatchRequest
 
 # With these reasons Slurm accepts a job that it does not start as it was submitted.
 _NEVER = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints")
+# sbatch's answer, without and with --parsable.
+_ANSWER = re.compile(r"^(?:Submitted batch job )?(\d+(?:;\S+)?)(?: on cluster \S+)?$", re.MULTILINE)
 # A trial that takes longer is given up, and the job is submitted.
 _TRIAL_S = 5.0
 
@@ -70,10 +73,19 @@ def submit(sbatch: RealSbatch, call: Call, environment: Mapping[str, str]) -> tu
     return status, answer, call
 
 
+def submitted(answer: str) -> str:
+    """Return the `JOB` or `JOB;CLUSTER` in sbatch's answer, "" if there is none.
+
+    A site's filter or a wrapper of sbatch may print more lines.
+    """
+    match = _ANSWER.search(answer)
+    return match[1] if match else ""
+
+
 def _hold(answer: str) -> str:
     """Hold the job that sbatch's answer names; return why it is not held, "" if it is."""
-    job, runner = (answer.split() or [""])[-1].partition(";")[0], Runner(timeout_s=10)
-    if not job.isdigit():
+    job, runner = submitted(answer).partition(";")[0], Runner(timeout_s=10)
+    if not job:
         return "Slurm did not hold it"
     try:
         reasons = set(runner.run(["squeue", "-h", "-j", job, "-o", "%r"]).split())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -59,6 +62,13 @@ function slurm_cli_post_submit(offset, job, step)
     return slurm.SUCCESS
 end
 """
+
+# What wrappers of the commands print, before and after these.
+SAYS_MORE = r"""
+printf 'Welcome to X 25.11\n\n| queue = gpu | load 3 | ***\n\033[32mOK\033[0m\n2026;x y\n'
+echo "$(date +%N): session $$ opened for job ID 7, invalid token" >&2
+"""
+WRAPPER = '#!/bin/sh\n{says}{program} "$@"\nstatus=$?\n{says}exit $status\n'
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +162,37 @@ def test_hadard_starts_jobs_whatever_the_commands_say(
         numbers = [re.search(r"^Submitted batch job (\d+)$", each.stdout, re.M) for each in done]
         jobs = [JobId(found[1]) for found in numbers if found]
         assert len(jobs) == len(gangs)
+        site.until_running(*jobs)
+        assert all(site.tree(job) == site.planned(job) for job in jobs)
+    finally:
+        site.close()
+
+
+def wrapped(directory: Path) -> Path:
+    """Make wrappers of Slurm's commands that print more than these, and each time another error."""
+    directory.mkdir()
+    for name in ("squeue", "sinfo", "scontrol", "sbatch", "scancel"):
+        program = directory / name
+        program.write_text(WRAPPER.format(says=SAYS_MORE, program=shutil.which(name)))
+        program.chmod(0o755)
+    return directory
+
+
+def test_what_wrappers_print_keeps_no_job_waiting(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Lines on the standard output of the commands, before and after their own, are left out."""
+    site = Site(cluster, tmp_path)
+    site.environment["PATH"] = f"{wrapped(tmp_path / 'bin')}:{os.environ['PATH']}"
+    try:
+        site.start(round_seconds=1)
+        words = ("--hadar-throughput=v100=20", "--hadar-steps=1000000", "--hadar-checkpoint=no")
+        jobs = []
+        for gang in ("1x2", "1"):
+            options = ("--hadar-json", *words, f"--hadar-gang={gang}", "--wrap=sleep 600")
+            done = site.hadar_sbatch(*options)
+            assert done.returncode == 0, done.stderr
+            told = json.loads(done.stdout)
+            assert told["taken"], done.stdout
+            jobs.append(JobId(told["job"]))
         site.until_running(*jobs)
         assert all(site.tree(job) == site.planned(job) for job in jobs)
     finally:

@@ -76,12 +76,11 @@ class CommandLine:
         lines = self.runner.run(["scontrol", "show", "config"]).splitlines()
         facts = {key.strip(): value.strip() for key, _, value in (s.partition("=") for s in lines)}
         host, port = facts.get("SlurmctldHost[0]", ""), facts.get("SlurmctldPort", "")
-        booted = facts.get("BOOT_TIME", "")
-        booted_s = float(booted) if booted.isdecimal() else 0.0
+        booted_s = float(text) if (text := facts.get("BOOT_TIME", "")).isdecimal() else 0.0
         hides_jobs = "jobs" in facts.get("PrivateData", "").lower().split(",")
         name, address = facts.get("ClusterName", ""), f"{host}:{port}"
-        found = Site(name, address, booted_s, hides_jobs, rpcs_per_s(facts, self.runner.uid))
-        self._known["site"] = found
+        rpcs = rpcs_per_s(facts, self.runner.uid)
+        self._known["site"] = found = Site(name, address, booted_s, hides_jobs, rpcs)
         return found
 
     @property
@@ -148,7 +147,7 @@ class CommandLine:
 
     def partitions(self) -> Partitions:
         """Return the partitions that sinfo lists, hidden ones included."""
-        listed = self.runner.run(["sinfo", "-a", "-h", "-o", "%P"]).split()
+        listed = re.findall(r"^\w\S*$", self.runner.run(["sinfo", "-a", "-h", "-o", "%P"]), re.M)
         default = next((name[:-1] for name in listed if name.endswith("*")), "")
         return Partitions(tuple(sorted({name.rstrip("*") for name in listed})), default)
 

@@ -114,8 +114,7 @@ class QueueRow:
     @property
     def named_types(self) -> frozenset[str]:
         """Return the GPU types that the job's request names."""
-        asked = (*self.gpus_per_node, *self.gpus_otherwise)
-        return frozenset(gpu_type for gpu_type, _ in asked if gpu_type != UNTYPED)
+        return types_in(self.request)
 
     @property
     def has_failed_to_launch(self) -> bool:

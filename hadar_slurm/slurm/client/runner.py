@@ -52,11 +52,11 @@ class Runner:
     _warnings: dict[str, set[str]] = field(default_factory=dict, compare=False, repr=False)
 
     def variables(self) -> dict[str, str]:
-        """Return the environment that commands run with, without its user's defaults of squeue."""
-        chosen = {k: v for k, v in os.environ.items() if not k.startswith("SQUEUE_")}
-        if self.slurm_conf is not None:
-            chosen["SLURM_CONF"] = str(self.slurm_conf)
-        return chosen | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", **self.environment}
+        """Return the environment that commands run with, without its user's defaults for them."""
+        defaults = ("SQUEUE_", "SINFO_", "SLURM_CLUSTERS")
+        chosen = {k: v for k, v in os.environ.items() if not k.startswith(defaults)}
+        conf = {} if self.slurm_conf is None else {"SLURM_CONF": str(self.slurm_conf)}
+        return chosen | conf | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", **self.environment}
 
     def run(self, argv: Sequence[str], *, stdin: str = "") -> str:
         """Return the output of `argv`.
@@ -65,11 +65,13 @@ class Runner:
         and SlurmRefused when it ends with another status than 0.
         """
         done = self._done(argv, stdin)
-        if done.returncode == 0:
+        words = self._faults(argv[0], done.stderr)
+        # A wrapper of the command may lose its status.
+        if done.returncode == 0 and not ("slurm_load" in words and is_unreachable(words)):
             known = self._warnings.setdefault(argv[0], set())
             known.update(done.stderr.splitlines()[: max(0, 200 - len(known))])
             return done.stdout
-        words = "; ".join(self._faults(argv[0], done.stderr) or done.stdout.split("\n")).strip("; ")
+        words = words or "; ".join(done.stdout.split("\n")).strip("; ")
         raise fault_of(f"{' '.join(argv)}: status {done.returncode}: {words}", words)
 
     def complaints(self, argv: Sequence[str], *, stdin: str) -> str:
@@ -79,15 +81,15 @@ class Runner:
     def replies(self, argv: Sequence[str], *, stdin: str) -> str:
         """Return the output, at any status; raises SlurmUnavailable as `run` does."""
         done = self._done(argv, stdin)
-        words = "; ".join(self._faults(argv[0], done.stderr))
+        words = self._faults(argv[0], done.stderr)
         if is_unreachable(words):
             raise SlurmUnavailable(f"{' '.join(argv)}: {words}")
         return done.stdout
 
-    def _faults(self, program: str, said: str) -> list[str]:
-        """Return the lines of an error stream without those that the program always has."""
+    def _faults(self, program: str, said: str) -> str:
+        """Return the text of an error stream without the lines that the program always has."""
         known = self._warnings.get(program, ())
-        return [line for line in said.splitlines() if line.strip() and line not in known]
+        return "; ".join(line for line in said.splitlines() if line.strip() and line not in known)
 
     def _done(self, argv: Sequence[str], stdin: str) -> subprocess.CompletedProcess[str]:
         self.on_run()

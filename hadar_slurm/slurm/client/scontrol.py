@@ -113,7 +113,7 @@ def _time_limit(limit_s: int | None) -> list[str]:
 
 def parse_version(text: str) -> tuple[int, int]:
     """Return (22, 5) from `slurm-wlm 22.05.8`; (0, 0) if there is no version in it."""
-    found = re.search(r"(?<!\S)(\d+)\.(\d+)(?=[.\s]|$)", text)
+    found = re.search(r"slurm\S* (\d+)\.(\d+)(?=[.\s]|$)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 

@@ -6,13 +6,13 @@ included: such a field ends with a mark that no user can foresee, a new one for 
 
 from __future__ import annotations
 
+import re
 import secrets
 from dataclasses import dataclass
 
 from hadar_slurm.errors import SlurmOutputError
 from hadar_slurm.slurm.client.runner import Runner
 
-_SEPARATOR = "|"
 # Of one job: the fixed fields with the first free one, and each further free one.
 Texts = tuple[str, ...]
 
@@ -26,14 +26,16 @@ class Fields:
 
     def argument(self, mark: str) -> str:
         """Return squeue's -O argument; `mark` must be a text that no user can foresee."""
-        fixed = [f"{name}:{_SEPARATOR}" for name in self.fixed.split()]
+        fixed = [f"{name}:|" for name in self.fixed.split()]
         return ",".join([*fixed, *(f"{name}:{mark}" for name in self.free.split())])
 
     def texts(self, text: str, mark: str) -> list[Texts]:
         """Return the texts of each job in output for `argument(mark)`; raises SlurmOutputError."""
-        *parts, rest = text.split(mark)
+        # A wrapper of squeue may say more before and after the records.
+        first = re.search(rf"^\d([^|\n]*\|){{{len(self.fixed.split())}}}", text, re.MULTILINE)
+        *parts, rest = text[first.start() if first else 0 :].split(mark)
         each = [iter(parts)] * len(self.free.split())
-        if rest.strip() or len(parts) % len(each):
+        if re.search(r"^\d[^|\s]*(\||\Z)|^squeue: ", rest, re.MULTILINE) or len(parts) % len(each):
             raise SlurmOutputError("squeue: the last record is not whole", text)
         return list(zip(*each, strict=True))
 
@@ -41,8 +43,7 @@ class Fields:
         """Return the fields of one job by name; raises SlurmOutputError."""
         names = [*self.fixed.split(), *self.free.split()]
         # A record ends with a line break.
-        head = texts[0].removeprefix("\n").split(_SEPARATOR, len(names) - len(texts))
-        values = [*head, *texts[1:]]
+        values = [*texts[0].removeprefix("\n").split("|", len(names) - len(texts)), *texts[1:]]
         if len(values) != len(names):
             raise SlurmOutputError(f"squeue: expected {len(names)} fields", texts[0])
         return dict(zip(names, values, strict=True))

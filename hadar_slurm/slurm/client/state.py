@@ -192,8 +192,7 @@ def reservations_of(queue: Iterable[QueueRow], runner: Runner) -> Reservations:
 
 def waits_for_nodes(nodes: Iterable[NodeRow]) -> bool:
     """Return whether a node that takes work and is awake has not reported to slurmctld."""
-    silent = (row for row in nodes if not row.has_reported and not row.node.is_asleep)
-    return any(parse.takes_work(row.state) for row in silent)
+    return any(parse.takes_work(r.state) for r in nodes if not (r.has_reported or r.node.is_asleep))
 
 
 def read_queue(

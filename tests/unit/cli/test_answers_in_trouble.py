@@ -25,8 +25,10 @@ from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
 ROUND_S = 360.0
 RATES = {"v100": 1.0, "V100": 1.0}
 WAITS = "no free GPUs fit its gang now"
-# Prints rows as sacct 22.05.8 does with `-n -P -X -o State,ExitCode,End` and times as seconds.
+# Prints a site's banner, and rows as sacct 22.05.8 does with `-n -P -X -o State,ExitCode,End` and
+# times as seconds.
 SACCT = """#!/bin/sh
+echo "Welcome to X | 4 nodes are free"
 for word; do case $last in -j) job=$word;; esac; last=$word; done
 grep "^$job|" {table} | cut -d'|' -f2-
 """

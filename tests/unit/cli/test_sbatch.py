@@ -870,3 +870,28 @@ def test_a_script_whose_lines_sbatch_would_refuse_is_sbatch_s_to_refuse(site: Si
     done = site.run(*PLAIN)
     assert call_of(done)["argv"] == PLAIN
     assert notes_of(done) == left("line 2 of the script: #SBATCH: no closing '")
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        ("Submitted batch job 17\n", "17"),
+        ("Submitted batch job 17 on cluster b\n", "17"),
+        ("17;b\n", "17;b"),
+        ("Welcome to 2026\n\nSubmitted batch job 17\nsee ticket 4711\n", "17"),
+        ("| a = b |\n17\n\x1b[32mnodes free: 4\n", "17"),
+        ("nodes free: 4\n", ""),
+        ("", ""),
+    ],
+)
+def test_the_job_in_sbatchs_answer(answer: str, named: str) -> None:
+    """Lines of a site's filter or wrapper, also with numbers, name no job."""
+    assert trial.submitted(answer) == named
+
+
+def test_what_a_wrapper_of_sinfo_prints_keeps_no_job_from_hadard(site: Site) -> None:
+    """Nor does it name nodes or partitions."""
+    banner = "print('Welcome\\n\\n| a = b | c |\\n***')\n"
+    site.command("sinfo", f"{banner}{SINFO.replace('sys.exit', f'{banner}sys.exit')}")
+    site.beat()
+    assert notes_of(site.run("-p", "gpu", *OWN, "job.sh")) == TAKEN

@@ -286,6 +286,7 @@ def test_which_slurm_it_is() -> None:
     [
         ("other\nmain*\n", Partitions(("main", "other"), "main")),
         ("other\n", Partitions(("other",))),
+        ("***\n\n| a = b | *\nmain*\n\x1b[0m\n", Partitions(("main",), "main")),
         ("", Partitions(())),
     ],
 )

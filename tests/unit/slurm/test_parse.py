@@ -176,11 +176,25 @@ def test_a_forged_record_stays_in_its_comment() -> None:
     assert forged in row.comment
 
 
+BANNER = "Welcome to X\n\n| queue = gpu | 17 |\n\x1b[32mOK\x1b[0m\n"
+
+
+@pytest.mark.parametrize(
+    "text", [f"{BANNER}{QUEUE}", f"{QUEUE}{BANNER}", f"{BANNER}{QUEUE}{BANNER}"]
+)
+def test_what_a_wrapper_of_squeue_says_hides_no_job(text: str) -> None:
+    """It comes before or after the records, also where there are none."""
+    assert parse_queue(text, MARK) == parse_queue(QUEUE, MARK)
+    assert parse_queue(text.replace(QUEUE, ""), MARK) == []
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         (QUEUE[:-3], "the last record is not whole"),
         (QUEUE + "squeue: something else", "the last record is not whole"),
+        (QUEUE + "17", "the last record is not whole"),
+        (QUEUE + "17|", "the last record is not whole"),
         ("1|2|3#0123#0123#0123#0123\n", "expected 31 fields"),
         (with_field(4, "root"), "invalid literal"),
         (with_field(7, "high"), "invalid literal"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hadar_slurm.errors import HadarError
+from hadar_slurm.errors import HadarError, SlurmUnavailable
 from hadar_slurm.slurm.client.runner import Runner
 
 PROGRAMS = {
@@ -46,3 +46,28 @@ def test_an_answer_is_told_however_a_command_ends(tmp_path: Path, name: str, ans
         with pytest.raises(HadarError):
             runner.run([str(program)])
     assert told == [(str(program), answer)]
+
+
+@pytest.mark.parametrize("lines", ["", "Welcome"])
+def test_a_wrapper_that_loses_the_status_does_not_make_slurm_seem_empty(
+    tmp_path: Path, lines: str
+) -> None:
+    """What Slurm says where it cannot be reached counts, whatever the status."""
+    said = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    program = tmp_path / "squeue"
+    program.write_text(f"#!/bin/sh\necho '{lines}'\necho '{said}' >&2\n", encoding="utf-8")
+    program.chmod(0o755)
+    with pytest.raises(SlurmUnavailable, match="connect failure"):
+        Runner().run([str(program)])
+
+
+def test_an_operators_own_defaults_are_not_those_of_the_commands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They would hide jobs, partitions or the whole cluster."""
+    for name in ("SQUEUE_PARTITION", "SINFO_PARTITION", "SLURM_CLUSTERS"):
+        monkeypatch.setenv(name, "other")
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    variables = Runner().variables()
+    assert not {"SQUEUE_PARTITION", "SINFO_PARTITION", "SLURM_CLUSTERS"} & variables.keys()
+    assert variables["SLURM_TIME_FORMAT"] == "%s"

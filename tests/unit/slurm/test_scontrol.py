@@ -131,6 +131,7 @@ def test_nodes_are_folded() -> None:
         ("slurm 24.11.5", (24, 11)),
         ("slurm 26.05.0-0rc1", (26, 5)),
         ("slurm 23.02", (23, 2)),
+        ("Welcome to X 25.11, RHEL 8.9\nslurm-wlm 22.05.8\n", (22, 5)),
         ("", (0, 0)),
         ("slurm of the future", (0, 0)),
     ],
