@@ -21,7 +21,7 @@ from hadar_slurm.status.arrays import as_rows, common_text, gpus_by_type, row_na
 from hadar_slurm.status.jobs import forked_of, state_of
 from hadar_slurm.status.status import current, status_of
 from hadar_slurm.status.status_text import last_lines, life_of, standing_by, status_parts
-from hadar_slurm.status.words import averages_words, copy_words, span, table_of
+from hadar_slurm.status.words import SafeConsole, averages_words, copy_words, span, table_of
 
 # Lines of the screen taken by the output of `hadar status` and the headings.
 _OTHER_LINES = 14
@@ -56,7 +56,7 @@ def top(
         room = 10**6 if once else len(lines) and max(1, console.height - _OTHER_LINES)
         return picture(life_of(chosen, now_s), lines, fault, room=room, now_s=now_s)
 
-    console = Console(highlight=False)
+    console = SafeConsole(highlight=False)
     if once:
         console.print(newest(console), soft_wrap=True)
         return

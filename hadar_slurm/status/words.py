@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
+from collections.abc import Iterable
 from datetime import datetime
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 
 from hadar_slurm.journal.values import gang_from_tree
@@ -17,6 +20,8 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
 
 # Files and pipes have room for all columns side by side, whatever the GPU types.
 _FILES = 400
+# Those of ASCII, of which a line break and a tab are harmless, and of Latin-1.
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class _Unpadded(io.TextIOBase):
@@ -43,13 +48,25 @@ class _Unpadded(io.TextIOBase):
         self._file.flush()
 
 
+class SafeConsole(Console):
+    """Prints texts of users, such as the name of a workload, without commands to the terminal."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield what is printed, texts without their control characters."""
+        for text, style, control in super().render(renderable, options):
+            is_safe = control or text.isprintable()
+            yield Segment(text if is_safe else _UNSAFE.sub("", text), style, control)
+
+
 def output_console() -> Console:
     """Return the console of a command's output; in files no line is broken, cut or padded."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = SafeConsole(highlight=False, soft_wrap=True)
     if console.is_terminal:
         return console
     file: io.TextIOBase = _Unpadded(sys.stdout)
-    return Console(file=file, width=_FILES, highlight=False, soft_wrap=True)  # type: ignore[arg-type]
+    return SafeConsole(file=file, width=_FILES, highlight=False, soft_wrap=True)  # type: ignore[arg-type]
 
 
 def table_of(*headings: str) -> Table:
