@@ -12,7 +12,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from types import UnionType
+from typing import Any, NamedTuple
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gpu_types import Needs
@@ -38,6 +39,16 @@ _KEYS = frozenset(
     "restart_cost_s held steered leave comment types memory_gb capability excludes time_on "
     "gangs cores mem_mb".split()
 )
+# Keys that are fields of `Description`.
+_TEXTS = frozenset(("workload", "excludes", "time_on", "comment"))
+_AS_GIVEN = _TEXTS.union(
+    "steps limit_s gpus asks copies gangs cores restart_loss_s restart_cost_s".split()
+)
+_FORMS: Mapping[str, UnionType | type] = {
+    **dict.fromkeys(("rates", "asks", "gangs", "cores", "mem_mb"), dict),
+    **dict.fromkeys(("limit_s", "restart_loss_s", "memory_gb", "capability"), int | float),
+    **{"restart_cost_s": int | float | None, "types": list},
+}
 # sbatch's options that request GPUs, and their values such as `v100:2,k80` or, of gres, `gpu:2`.
 # They become part of a command, so nothing else may be in them.
 GPU_OPTIONS = ("gpus", "gpus-per-node", "gres", "gpus-per-task", "gpus-per-socket")
@@ -205,56 +216,31 @@ def decode(comment: str) -> Description | None:
     if unknown := sorted(set(tree) - _KEYS):
         raise JobSpecError(f"unknown key {unknown[0]!r} in the job's description")
     _check_forms(tree)
+    given: dict[str, Any] = {name: tree[name] for name in _AS_GIVEN & tree.keys()}
+    given |= {name: str(given[name]) for name in _TEXTS & given.keys()}
     return Description(
-        steps=tree.get("steps", 0),
-        limit_s=tree.get("limit_s", 0.0),
-        gpus=tree.get("gpus", 1),
-        asks=tree.get("asks", {}),
-        workload=str(tree.get("workload", "")),
+        **given,
         throughputs=tree.get("rates", {}),
         needs=Needs(
             types=tuple(tree.get("types", [])),
             memory_gb=tree.get("memory_gb", 0.0),
             compute_capability=tree.get("capability", 0.0),
         ),
-        excludes=str(tree.get("excludes", "")),
-        time_on=str(tree.get("time_on", "")),
         shape=parse_shape(str(tree["shape"])) if tree.get("shape") else None,
-        copies=tree.get("copies", 1),
-        gangs=tree.get("gangs", {}),
-        cores=tree.get("cores", {}),
         memory_mb=tree.get("mem_mb", {}),
         checkpoint=tree.get("checkpoint") is True,
-        restart_loss_s=tree.get("restart_loss_s", 0.0),
-        restart_cost_s=tree.get("restart_cost_s"),
         is_held=tree.get("held") is True,
         is_steered=tree.get("steered") is True,
         leaves=tree.get("leave") is True,
-        comment=str(tree.get("comment", "")),
     )
 
 
 def _check_forms(tree: Mapping[str, object]) -> None:
     """Raise JobSpecError if a value is of a type that `Description` does not check."""
-    restart = tree.get("restart_cost_s")
-
-    def are_numbers(*names: str) -> bool:
-        return all(isinstance(tree.get(name, 0.0), int | float) for name in names)
-
-    is_sound = isinstance(restart, int | float | None) and isinstance(tree.get("rates", {}), dict)
-    if not (is_sound and are_numbers("limit_s", "restart_loss_s")):
-        text = "rates, limit_s, restart_cost_s or restart_loss_s of the job's description has the"
-        raise JobSpecError(f"{text} wrong form")
-    types = tree.get("types", [])
-    is_sound = isinstance(types, list) and all(isinstance(name, str) for name in types)
-    if not (is_sound and are_numbers("memory_gb", "capability")):
-        text = "types, memory_gb or capability of the job's description has the wrong form"
-        raise JobSpecError(text)
-    for name in ("gangs", "cores", "mem_mb"):
-        if not isinstance(tree.get(name, {}), dict):
+    for name in _FORMS.keys() & tree.keys():
+        value, is_sound = tree[name], isinstance(tree[name], _FORMS[name])
+        if not is_sound or (isinstance(value, list) and not all(isinstance(v, str) for v in value)):
             raise JobSpecError(f"{name} of the job's description has the wrong form")
-    if not isinstance(asks := tree.get("asks", {}), dict):
-        raise JobSpecError(f"no request for GPUs and nodes: {asks!r}")
 
 
 def may_ask(asks: Mapping[str, object]) -> bool:

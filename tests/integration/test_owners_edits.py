@@ -77,6 +77,29 @@ def test_a_number_of_nodes_that_its_owner_sets_is_kept(site: Site) -> None:
         assert detail_of(site.details()[job]).excluded == ("n3", "n4", "n5")
 
 
+@pytest.mark.parametrize("mode", ["hold", "steer"])
+def test_a_job_gets_the_number_of_gpus_that_its_owner_sets(site: Site, mode: str) -> None:
+    """The job is left to Slurm from then on, and never starts with the former number."""
+    others = site.occupy(**dict.fromkeys(("n2", "n3", "n4", "n5"), "gpu:4"))
+    site.occupy(n6="gpu:v100:2,gpu:k80:2")
+    first, second = (site.occupy(n1="gpu:2")["n1"] for _ in range(2))
+    site.start(mode=mode, round_seconds=1)
+    script = site.script("rest", "exec sleep 600")
+    words = ("--hadar-throughput=v100=20,p100=10", f"--hadar-steps={LONG}", script)
+    forms = {"-G2": "TresPerJob=gres:gpu:{}", "--gres=gpu:2": "Gres=gpu:{}"}
+    more, fewer = ([site.submit(form, *words) for form in forms] for _ in range(2))
+    site.until_rounds(2)
+    for jobs, number in ((more, 4), (fewer, 1)):
+        for job, edit in zip(jobs, forms.values(), strict=True):
+            done = site.run(["scontrol", "update", f"JobId={job}", edit.format(number)])
+            assert done.returncode == 0, done.stderr
+    site.free(first)
+    site.until_rounds(3)
+    site.free(second, *others.values())
+    site.until_running(*more, *fewer)
+    assert [len(site.gpus(job)) for job in (*more, *fewer)] == [4, 4, 1, 1]
+
+
 def test_what_slurm_sets_of_a_change_that_it_refuses_is_given_back(site: Site) -> None:
     """In an inactive partition 22.05 sets excluded nodes and nice value, and then refuses."""
     partition = ["scontrol", "update", "PartitionName=main"]

@@ -224,7 +224,9 @@ def own_request(row: QueueRow, claim: Claim, slurm: SlurmAdapter) -> Request:
     """
     if claim.own is None:
         return row.request
-    own, asked = claim.own, row.requested_nodes
+    from hadar_slurm.jobspec.owners_gpus import with_edits
+
+    own, asked = with_edits(claim.own, row.request, row.comment), row.requested_nodes
     if asked and not claim.pins(asked):
         own = replace(own, nodes=asked)  # the owner's later choice
     if slurm.abilities.keeps_types and len(claim.named_types(row)) == 1:

@@ -17,7 +17,7 @@ from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import Description, decode
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.slurm.client.fairshare import FairShares
-from hadar_slurm.slurm.client.parse import NodeRow, QueueRow
+from hadar_slurm.slurm.client.parse import UNTYPED, NodeRow, QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.enforce.disposition import (
@@ -137,16 +137,14 @@ class Observer:
         Before the first observation too, as if Slurm had had no jobs.
         """
         marks, now_s = {("hadard", "off")} if is_off else set(), self.now_s()
-        for row in queue.values():
-            if row.state == "COMPLETING":
-                marks.add((str(row.key), "ending"))
-            # The start of a job changes no plan.
-            elif row.is_live and (mark := self._mark(row, now_s)):
-                marks.add((str(row.key), mark))
+        live = (row for row in queue.values() if row.is_live)  # a job's start changes no plan
+        marks |= {(str(row.key), mark) for row in live if (mark := self._mark(row, now_s))}
         marks |= {(row.node.name, "open" if row.node.is_schedulable else "closed") for row in nodes}
         return frozenset(marks)
 
     def _mark(self, row: QueueRow, now_s: float) -> str:
+        if row.state == "COMPLETING":
+            return "ending"
         description, _ = self._description(row)
         may_come = self._enrolment is not None and self._enrolment.is_new(row)
         if description is None and row.state == "PENDING" and not may_come:
@@ -284,6 +282,9 @@ class Observer:
         if seen.key in self.ledger.unlistable:
             self.notices.say(seen.key, "is left to Slurm: it excludes a node that is gone")
             return False
+        if seen.is_pending and self._is_changed(seen):
+            self.notices.say(seen.key, "is left to Slurm: its owner has changed its GPUs")
+            return False
         if self.is_given_up(seen.parent or seen.key):
             why = "is left to Slurm: no valid plan was made with it"
             self.notices.say(seen.key, why, logging.WARNING)
@@ -295,6 +296,16 @@ class Observer:
                 self.notices.say(seen.key, "is left to Slurm, which refuses it on all nodes tried")
                 return False
         return choices.can_hold(seen, choice)
+
+    def _is_changed(self, seen: SeenJob) -> bool:
+        """Return whether a job no longer asks for the GPUs of its description."""
+        row, known = seen.row, seen.description
+        is_usual = (*row.gpus_per_node, *row.gpus_otherwise) == ((UNTYPED, known.gpus),)
+        if (known.shape is None and is_usual) or seen.is_enrolled:
+            return False
+        from hadar_slurm.jobspec.owners_gpus import is_as_described
+
+        return not is_as_described(self._state.request(row), row.comment)
 
     def _ended(self, seen: SeenJob, choices: Choices, *, may_requeue: bool) -> Treated:
         may_requeue &= seen.key not in self.lost

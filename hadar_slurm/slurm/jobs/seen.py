@@ -155,11 +155,7 @@ class Treated(NamedTuple):
     @property
     def is_alive(self) -> bool:
         """Whether what hadard has changed on it matters on."""
-        if self.seen.row.is_live or self.course in (Course.REQUEUED, Course.RETRIED):
-            return True
+        seen, is_requeued = self.seen, self.course in (Course.REQUEUED, Course.RETRIED)
         # Forgotten, it would be retried again.
-        return (
-            self.seen.is_described
-            and self.seen.parent is None
-            and bool(self.seen.claim.retried_run)
-        )
+        was_retried = seen.is_described and seen.parent is None and seen.claim.retried_run > 0
+        return seen.row.is_live or is_requeued or was_retried
