@@ -24,7 +24,9 @@ from hadar_slurm.submit.request import SbatchRequest
 # With these reasons Slurm accepts a job that it does not start as it was submitted.
 _NEVER = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints")
 # sbatch's answer, without and with --parsable.
-_ANSWER = re.compile(r"^(?:Submitted batch job )?(\d+(?:;\S+)?)(?: on cluster \S+)?$", re.MULTILINE)
+_ANSWER = re.compile(
+    r"^(?:\x1b\[[\d;]*m)*(?:Submitted batch job )?(\d+(?:;\S+)?)(?: on cluster \S+)?$", re.MULTILINE
+)
 # A trial that takes longer is given up, and the job is submitted.
 _TRIAL_S = 5.0
 

@@ -65,7 +65,7 @@ end
 
 # What wrappers of the commands print, before and after these.
 SAYS_MORE = r"""
-printf 'Welcome to X 25.11\n\n| queue = gpu | load 3 | ***\n\033[32mOK\033[0m\n2026;x y\n'
+printf 'Welcome to X 25.11\n\n| queue = gpu | load 3 | ***\n\033[32mOK\033[0m\n2026;x y\n\033[0m'
 echo "$(date +%N): session $$ opened for job ID 7, invalid token" >&2
 """
 WRAPPER = '#!/bin/sh\n{says}{program} "$@"\nstatus=$?\n{says}exit $status\n'

@@ -6,6 +6,7 @@ The limit is needed: without slurmctld, Slurm's commands hang for MessageTimeout
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -106,10 +107,8 @@ class Runner:
                 # a job without GPUs in its request.
                 process_group=0,
             )
-            if done.returncode == 0:
-                answer = DONE
-            elif not is_unreachable(_text(done.stderr or done.stdout)):
-                answer = REFUSED
+            if done.returncode == 0 or not is_unreachable(_text(done.stderr or done.stdout)):
+                answer = REFUSED if done.returncode else DONE
         except FileNotFoundError as error:
             raise SlurmUnavailable(f"{argv[0]} is not installed or not on PATH") from error
         except subprocess.TimeoutExpired as error:
@@ -124,7 +123,8 @@ class Runner:
 
 def _text(output: bytes) -> str:
     """Return the decoded output, with the line breaks of users unchanged."""
-    return output.decode(errors="replace")
+    # A wrapper may set back a terminal's colours just before the first line of a command.
+    return re.sub("\x1b(?<![^\n]\x1b)\\[[0-9;?]*[A-Za-z]", "", output.decode(errors="replace"))
 
 
 def is_unreachable(words: str) -> bool:

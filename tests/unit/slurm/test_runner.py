@@ -71,3 +71,11 @@ def test_an_operators_own_defaults_are_not_those_of_the_commands(
     variables = Runner().variables()
     assert not {"SQUEUE_PARTITION", "SINFO_PARTITION", "SLURM_CLUSTERS"} & variables.keys()
     assert variables["SLURM_TIME_FORMAT"] == "%s"
+
+
+def test_what_sets_back_a_terminals_colours_is_no_part_of_a_line(tmp_path: Path) -> None:
+    """Else the first node or job would have another name."""
+    program = tmp_path / "scontrol"
+    program.write_text("#!/bin/sh\nprintf 'Hello\\n\\033[0mNodeName=n1 \\033[1m\\n'\n")
+    program.chmod(0o755)
+    assert Runner().run([str(program)]) == "Hello\nNodeName=n1 \x1b[1m\n"
