@@ -42,7 +42,8 @@ def unsuitable(
         bars = {k: words(bar) for k, bar in estimator.barred(description, user, types).items()}
     throughputs = estimator.throughputs(description, "", cluster.gpus_by_type, without=bars)
     if description.limit_s and (description.steps or description.time_on):
-        limits_s = dict.fromkeys(throughputs.gpu_types, description.limit_s)
+        runs_on = (k for k in throughputs.gpu_types if throughputs.on(k, size) > 0)
+        limits_s = dict.fromkeys(runs_on, description.limit_s)
         steps = estimator.total_steps(description, throughputs)
         types = fitting_types(cluster.nodes, description.shapes)
         late = late_types(throughputs, size, steps, limits_s, types)

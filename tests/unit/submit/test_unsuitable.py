@@ -20,3 +20,10 @@ def test_types_on_which_a_job_ends_too_late_do_not_suit_unless_only_they_can_hol
     estimator, cluster = Estimator(ThroughputTable("none", {}), {}), a_cluster("1xV100,2xK80")
     assert unsuitable(late_on_k80(1), estimator, cluster, None).nodes == ("n2",)
     assert not unsuitable(late_on_k80(2), estimator, cluster, None).nodes
+
+
+def test_a_throughput_of_0_is_no_fault() -> None:
+    """On that type the job does not run, in no time."""
+    estimator, cluster = Estimator(ThroughputTable("none", {}), {}), a_cluster("1xV100,2xK80")
+    job = Description(steps=1000, limit_s=600.0, throughputs={"v100": 10, "k80": 0})
+    assert unsuitable(job, estimator, cluster, None).nodes == ("n2",)
