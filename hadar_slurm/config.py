@@ -57,13 +57,13 @@ def _absolute(path: Path) -> Path:
     return path
 
 
-def _known_policy(name: str, info: ValidationInfo) -> str:
-    """Refuse a name that no installed package registers as a policy (policies/registry.py)."""
-    if info.context == _WITHOUT_POLICY:
-        return name
-    if name not in (names := entry_points(group="hadar_slurm.policies").names):
-        raise ValueError(f"expected one of {', '.join(sorted(names))}")
-    return name
+def _known_policy(text: str, info: ValidationInfo) -> str:
+    """Refuse a policy that no installed package registers, or hadar-paper with a wrong word."""
+    names = entry_points(group="hadar_slurm.policies").names
+    own = [f"hadar-paper:{utility}" for utility in ("throughput", "jct", "ftf")]
+    if info.context == _WITHOUT_POLICY or text in (*names, *own):
+        return text
+    raise ValueError(f"expected one of {', '.join(sorted((*names, *own)))}")
 
 
 PolicyName = Annotated[str, AfterValidator(_known_policy)]
@@ -109,11 +109,12 @@ class Config(_Section):
     """The keys of hadar.yaml; times in seconds, paths absolute."""
 
     policy: PolicyName = "hadar"
-    utility: Literal["throughput", "jct", "ftf"] = "throughput"
     # How strictly users share under policy hadar: 0 not at all, 1 by shares alone.
     user_shares: Number = Field(default=0.2, ge=0, le=1)
     # The sizes of jobs whose steps are not given: learned from ended jobs, or their time limits.
     sizes: Literal["learned", "limit"] = "learned"
+    # The GPU types of gangs that hadard does not place. Read by submit/service.py.
+    typing: Literal["any", "list"] = "any"
     round_seconds: Number = Field(default=360.0, ge=0.1, le=_DAY_S)
     poll_seconds: Number = Field(default=5.0, ge=0.05, le=3600)
     restart_cost_seconds: Number = Field(default=30.0, ge=0, le=_DAY_S)
@@ -201,6 +202,9 @@ def parse_config(text: str, origin: str, *, needs_policy: bool = True) -> Config
         raise ConfigError(f"{origin}: expected keys and values, such as `round_seconds: 360`")
     try:
         context = None if needs_policy else _WITHOUT_POLICY
+        # A key of 0.2.0.
+        if (word := tree.pop("utility", "")) and tree.get("policy") == "hadar-paper":
+            tree["policy"] = f"hadar-paper:{word}"
         config = Config.model_validate(tree, context=context)
     except ValidationError as error:
         faults = (f"{origin}:{_line(root, f['loc'])}: {_sentence(f)}" for f in error.errors())

@@ -71,7 +71,7 @@ def _submit(request: SbatchRequest) -> int:
         _print_line(request, call, *call.notes)
         _print_call(call, is_json=is_json)
         return 0
-    if call.is_held and not request.is_read_once:
+    if (call.is_held or call.otherwise) and not request.is_read_once:
         from hadar_slurm.submit.trial import tried
 
         call = tried(request, sbatch, call, environment)

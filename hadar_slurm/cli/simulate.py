@@ -156,7 +156,7 @@ def simulate(
         seed=seed,
         adjusts_limits=time_on,
     )
-    made = make_policy(policy, utility=utility)
+    made = make_policy(f"{policy}:{utility}" if policy == "hadar-paper" else policy)
     before = read_history(history, reading, seed)
     result = run_with_bar(specs, nodes, made, settings, journal, before)
     if as_json:

@@ -44,12 +44,7 @@ _MOST_FORESEEN, _FORESIGHT_S = 32, 0.5
 def policy_of(config: Config) -> Policy:
     """Return the policy that a configuration names."""
     limits = SolverLimits(config.solver.time_limit_s, config.solver.gap)
-    return make_policy(
-        config.policy,
-        utility=config.utility,
-        limits=limits,
-        user_shares=config.user_shares,
-    )
+    return make_policy(config.policy, limits=limits, user_shares=config.user_shares)
 
 
 @dataclass(slots=True)

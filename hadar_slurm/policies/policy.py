@@ -28,13 +28,11 @@ DEFAULT_USER_SHARES = 0.2
 class PolicyOptions:
     """Settings of a policy; each policy reads those that apply to it."""
 
-    # The objective of hadar-paper: `throughput`, `jct` or `ftf`.
-    utility: str = "throughput"
     # Limits of each program that the policy solves.
     limits: SolverLimits = field(default_factory=SolverLimits)
     # How strictly users share under hadar: 0 not at all, 1 by shares alone.
     user_shares: float = DEFAULT_USER_SHARES
-    # `list` and `open` of `slurm:list:open`.
+    # `list` and `open` of `slurm:list:open`, the utility of `hadar-paper:jct`.
     words: tuple[str, ...] = ()
 
 

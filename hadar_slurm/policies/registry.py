@@ -23,14 +23,13 @@ POLICY_NAMES = tuple(
 def make_policy(
     text: str,
     *,
-    utility: str = "throughput",
     limits: SolverLimits | None = None,
     user_shares: float = DEFAULT_USER_SHARES,
 ) -> Policy:
     """Return the policy called `text`: `hadar`, or with words for it `slurm:list:open`.
 
-    `utility` is for hadar-paper, `user_shares` for hadar. Raises PolicyError if no package
-    registers it, or if it cannot be loaded or made.
+    `user_shares` is for hadar. Raises PolicyError if no package registers it, or if it cannot be
+    loaded or made.
     """
     name, *words = text.split(":")
     entries = entry_points(group=GROUP, name=name)  # read again: installed since, perhaps
@@ -39,9 +38,9 @@ def make_policy(
     (entry, *_) = entries
     try:
         make: Callable[[PolicyOptions], Policy] = entry.load()
-        made = make(PolicyOptions(utility, limits or SolverLimits(), user_shares, tuple(words)))
+        made = make(PolicyOptions(limits or SolverLimits(), user_shares, tuple(words)))
         if words and made.name != text:
-            raise ValueError("it takes no words")
+            raise ValueError("it takes no such words")
     except Exception as error:  # a site's own code
         raise PolicyError(f"policy {text}: {entry.value} cannot be loaded: {error}") from error
     return made

@@ -13,6 +13,13 @@ from hadar_slurm.submit.request import SbatchRequest
 def call_for(request: SbatchRequest, environment: Mapping[str, str], *, is_parsable: bool) -> Call:
     """Return the call, with --parsable if asked for; raises JobSpecError for an invalid value."""
     call = _call(request, environment)
+    if not call.decision.taken:
+        from hadar_slurm.submit.service import lists_types
+
+        if lists_types(environment):
+            from hadar_slurm.submit.managed import typed
+
+            call = typed(request, environment, call)
     if not is_parsable:
         return call
     if "quiet" in request.values:

@@ -79,6 +79,7 @@ class Call(NamedTuple):
     # Submitted without that hold, and held once Slurm has accepted it.
     is_held_late: bool = False
     # Where it is held: the call for a job that Slurm cannot start now and that cannot be held late.
+    # Where it has a list of GPU types: the call without it, for a job that Slurm refuses with it.
     otherwise: Call | None = None
 
     @property

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from hadar_slurm.core.cluster import Cluster, Node
+from hadar_slurm.core.cluster import Cluster, Node, NodeName
 from hadar_slurm.core.time_limit import format_time_limit, parse_time_limit
 from hadar_slurm.errors import JobSpecError, SlurmError
 from hadar_slurm.jobspec.constraint import allows
@@ -19,6 +20,7 @@ from hadar_slurm.submit.request import SbatchRequest
 _SINFO = ("sinfo", "-h", "-N", "-o", "%N|%G|%P|%L|%l|%b")
 # All else is what a wrapper of sinfo says of its own.
 _ROW = re.compile(r"^([\w.-]+)" + r"\|([^|\n]+)" * 4 + r"\|(.+)$", re.MULTILINE)
+_CLOSED = ("sinfo", "-h", "-N", "-t", "down,drain,fail,maint,no_respond", "-o", "%N")
 
 
 class OpenNodes(NamedTuple):
@@ -28,6 +30,8 @@ class OpenNodes(NamedTuple):
     allowed: Cluster | None = None
     # The job's time limit, or that of its partitions where it gives none; 0: none, or not known.
     limit_s: float = 0.0
+    # By node.
+    features: Mapping[NodeName, Collection[str]] = {}
 
 
 def open_nodes(request: SbatchRequest, *, heeds_excluded: bool) -> OpenNodes:
@@ -50,8 +54,8 @@ def open_nodes(request: SbatchRequest, *, heeds_excluded: bool) -> OpenNodes:
         not_here = set(runner.run(hostnames).split()) if is_heeded else set()
     except SlurmError:
         return OpenNodes(limit_s=limit_s)
-    everywhere, here, limits, most_s = {}, {}, set(), set()
-    for name, gres, partition, default, most, features in _ROW.findall(text):
+    everywhere, here, features, limits, most_s = {}, {}, {}, set(), set()
+    for name, gres, partition, default, most, its_features in _ROW.findall(text):
         everywhere[name] = node = Node.of(name, parse_gpus(gres))
         if partitions is None:
             is_here = partition.endswith("*")
@@ -60,7 +64,8 @@ def open_nodes(request: SbatchRequest, *, heeds_excluded: bool) -> OpenNodes:
         if is_here:
             limits.add(parse_time_limit(default) or parse_time_limit(most) or 0.0)
             most_s.add(parse_time_limit(most) or math.inf)
-        if is_here and name not in not_here and is_allowed(features.split(",")):
+        features[node.name] = its_features.split(",")
+        if is_here and name not in not_here and is_allowed(features[node.name]):
             here[name] = node
     is_bound = not {"qos", "time-min"} & values.keys()
     if is_bound and most_s and limit_s > (longest_s := max(most_s)):
@@ -69,7 +74,12 @@ def open_nodes(request: SbatchRequest, *, heeds_excluded: bool) -> OpenNodes:
     whole, part = (Cluster.of(n for n in nodes.values() if n.gpus) for nodes in (everywhere, here))
     if not limit_s and "time" not in values and limits and min(limits) > 0:
         limit_s = max(limits)
-    return OpenNodes(whole, part, limit_s)
+    return OpenNodes(whole, part, limit_s, features)
+
+
+def closed_nodes() -> frozenset[str]:
+    """Return the nodes that take no work now; raises SlurmError where Slurm does not answer."""
+    return frozenset(Runner(timeout_s=10).run(_CLOSED).split())
 
 
 class PlacedJob(NamedTuple):

@@ -34,12 +34,16 @@ _TRIAL_S = 5.0
 def tried(
     request: SbatchRequest, sbatch: RealSbatch, call: Call, environment: Mapping[str, str]
 ) -> Call:
-    """Return the call in the place of a held one, by what Slurm would do with it without a hold."""
+    """Return the call in the place of one, by what Slurm would do with it without a hold.
+
+    One that is held, or that hadar-sbatch has limited to one GPU type.
+    """
     environment = {**environment, **call.variables}
     if not is_refused(sbatch, call.unheld, environment, is_piped=request.script_name == ""):
         return call
-    if call.otherwise is not None and {"wait", "quiet"} & request.values.keys():
-        # sbatch returns when the job has ended, or prints no job id: it could not be held.
+    # With these sbatch returns when the job has ended, or prints no job id: it could not be held.
+    is_final = not call.is_held or {"wait", "quiet"} & request.values.keys()
+    if call.otherwise is not None and is_final:
         return call.otherwise
     return call._replace(is_held_late=True)
 

@@ -8,7 +8,8 @@ import pytest
 
 from hadar_slurm.config import Config, GpuTypeConfig, SolverConfig, load_config, parse_config
 from hadar_slurm.errors import ConfigError
-from hadar_slurm.policies.registry import DEFAULT_POLICY, POLICY_NAMES
+from hadar_slurm.policies.hadar_paper.policy import HadarPaper
+from hadar_slurm.policies.registry import DEFAULT_POLICY, POLICY_NAMES, make_policy
 
 SHIPPED = sorted((Path(__file__).parents[2] / "slurm_conf").glob("hadar*.yaml"))
 
@@ -33,11 +34,22 @@ def test_the_former_name_of_mode_hold_is_read() -> None:
     assert (config.mode, config.partitions) == ("hold", {"gpu": "hold"})
 
 
+def test_the_former_key_utility_is_read() -> None:
+    """For the one policy that it was for; it may be beside any other."""
+    assert parse_config("utility: jct\npolicy: hadar-paper", "").policy == "hadar-paper:jct"
+    assert parse_config("utility: jct", "").policy == DEFAULT_POLICY
+    for utility in ("throughput", "jct", "ftf"):
+        assert make_policy(f"hadar-paper:{utility}") == HadarPaper(
+            utility=utility, name=f"hadar-paper:{utility}"
+        )
+
+
 def test_values_are_read() -> None:
     """Every kind of value that the file may contain is read."""
     config = parse_config(
         """
-        utility: jct
+        policy: hadar-paper:jct
+        typing: list
         round_seconds: 120
         poll_seconds: 2.5
         mode: advise
@@ -52,7 +64,8 @@ def test_values_are_read() -> None:
         """,
         "hadar.yaml",
     )
-    assert (config.utility, config.round_seconds, config.poll_seconds) == ("jct", 120.0, 2.5)
+    assert (config.policy, config.typing) == ("hadar-paper:jct", "list")
+    assert (config.round_seconds, config.poll_seconds) == (120.0, 2.5)
     assert config.mode == "advise"
     assert config.partitions == {"gpu": "hold", "gpu-long": "observe"}
     assert (config.solver.time_limit_s, config.solver.gap) == (1.0, 0.01)
@@ -67,7 +80,7 @@ def test_values_are_read() -> None:
     ("text", "words"),
     [
         (
-            "utility: jct\nround_secs: 60\n",
+            "sizes: limit\nround_secs: 60\n",
             "hadar.yaml:2: unknown key 'round_secs'; the nearest known one is 'round_seconds'",
         ),
         (
@@ -95,7 +108,10 @@ def test_an_unknown_key_is_told_with_its_line_and_the_nearest(text: str, words: 
     ("text", "line", "key", "value"),
     [
         ("policy: gavel", 1, "policy", "'gavel'"),
-        ("utility: fast", 1, "utility", "'fast'"),
+        ("policy: hadar-paper:fast", 1, "policy", "'hadar-paper:fast'"),
+        ("policy: hadar:jct", 1, "policy", "'hadar:jct'"),
+        ("utility: [jct]\npolicy: hadar-paper", 2, "policy", "hadar-paper:['jct']"),
+        ("typing: some", 1, "typing", "'some'"),
         ("\nround_seconds: 0", 2, "round_seconds", "not 0"),
         ("round_seconds: -5", 1, "round_seconds", "not -5"),
         ("round_seconds: soon", 1, "round_seconds", "'soon'"),
@@ -225,8 +241,8 @@ def test_relative_paths_are_refused(key: str, path: str) -> None:
 
 def test_every_fault_is_told() -> None:
     """One error lists all faults of the file."""
-    words = fault_in("round_seconds: 0\nutility: x\nsolvers: 1\n")
-    assert all(part in words for part in ("yaml:1: round_seconds", "yaml:2: utility", "'solvers'"))
+    words = fault_in("round_seconds: 0\nsizes: x\nsolvers: 1\n")
+    assert all(part in words for part in ("yaml:1: round_seconds", "yaml:2: sizes", "'solvers'"))
 
 
 @pytest.mark.parametrize(
@@ -262,8 +278,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_a_file_is_read(tmp_path: Path) -> None:
     """A file is read from its path, and its errors name the path."""
     path = tmp_path / "hadar.yaml"
-    path.write_text("utility: ftf\n", encoding="utf-8")
-    assert load_config(path).utility == "ftf"
+    path.write_text("sizes: limit\n", encoding="utf-8")
+    assert load_config(path).sizes == "limit"
     path.write_text("utilities: ftf\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=f"^{path}:1: unknown key 'utilities'"):
         load_config(path)

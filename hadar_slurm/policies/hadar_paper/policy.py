@@ -250,5 +250,7 @@ def _wait_reason(
 
 
 def make(options: PolicyOptions) -> HadarPaper:
-    """Return the policy (entry point)."""
-    return HadarPaper(utility=options.utility, limits=options.limits)
+    """Return the policy (entry point); a word for it is its utility, as in `hadar-paper:jct`."""
+    (utility,) = options.words or ("throughput",)
+    name = ":".join(("hadar-paper", *UTILITIES.keys() & options.words))
+    return HadarPaper(utility=utility, limits=options.limits, name=name)

@@ -60,8 +60,8 @@ def test_a_fault_is_one_line_and_status_2(
 ) -> None:
     """The line names the option or the file, with the wrong value or key."""
     files = {
-        "GOOD": ("good.yaml", "utility: jct\n"),
-        "BAD": ("bad.yaml", "utility: jct\npolicies: x\n"),
+        "GOOD": ("good.yaml", "sizes: limit\n"),
+        "BAD": ("bad.yaml", "sizes: limit\npolicies: x\n"),
         "TABLE": ("table.yaml", f"throughputs: {tmp_path}/nowhere.json\n"),
     }
     for name, text in files.values():

@@ -257,7 +257,7 @@ def test_settings_are_read_and_wrong_ones_named() -> None:
     ):
         with pytest.raises(PolicyError, match=expected):
             make_policy(f"slurm:{word}")
-    with pytest.raises(PolicyError, match="takes no words"):
+    with pytest.raises(PolicyError, match="takes no such words"):
         make_policy("srsf:open")
     assert make_policy("slurm:list:open").name == "slurm:list:open"
     assert isinstance(make_policy("slurm"), PlainSlurm)
