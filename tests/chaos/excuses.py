@@ -11,7 +11,7 @@ from typing import Any
 from chaos.invariants import EDITS, Finding
 from chaos.workload import HOLD, Edit, Task
 
-from hadar_slurm.slurm.enforce.readings import SAVED_AFTER_S
+from hadar_slurm.slurm.enforce.readings import HELD_WITHIN_S, SAVED_AFTER_S
 
 Span = tuple[float, float]
 _RELEASED = re.compile(r"^\[(\S+)\] .*release hold on JobId=([0-9_]+)", re.MULTILINE)
@@ -61,42 +61,44 @@ def excused_edits(
     spans = _spans(record.changes)
     for finding in findings:
         name, apart = finding.what.split()[0], finding.apart
-        edits = tasks[finding.job].all_edits if finding.invariant == EDITS else ()
+        task = tasks.get(finding.job)
+        edits = task.all_edits if task and finding.invariant == EDITS else ()
         for edit in (edit for field_, edit in edits if field_ == name):
             mine = spans.get(finding.job, [])
             if any(begun <= edit.done_s and edit.begun_s <= done for begun, done in mine):
                 apart = "hadard and the owner wrote at the same moment"
-            elif name == HOLD:
-                apart = apart or _unclear_hold(edit, finding.job, mine, record)
+            elif name == HOLD and task:
+                apart = apart or _unclear_hold(edit, task, mine, record)
         yield replace(finding, apart=apart)
 
 
-def _unclear_hold(edit: Edit, job: str, spans: Sequence[Span], record: Record) -> str:
+def _unclear_hold(edit: Edit, task: Task, spans: Sequence[Span], record: Record) -> str:
     """Return why hadard took an owner's hold for its own; empty: it could tell."""
-    released = [time_s for time_s in record.releases.get(job, ()) if time_s < edit.begun_s]
+    released = [time_s for time_s in record.releases.get(task.key, ()) if time_s < edit.begun_s]
     changed = [*(begun_s for begun_s, _ in spans), *released]
     recent = [time_s for time_s in changed if edit.begun_s - SAVED_AFTER_S < time_s]
     if any(since_s <= at_s <= edit.done_s for since_s in recent for at_s in record.replaced_s):
         return "slurmctld was replaced between hadard's change and the hold"
-    if released and not _is_read(released[-1], edit, record):
+    if released and not _is_read(released[-1], edit.begun_s, record):
         return "no hadard had recorded yet that the job was released"
+    is_young = edit.begun_s < task.submitted_s + HELD_WITHIN_S
+    if released and is_young and not _is_read(task.submitted_s, released[0], record):
+        return "no hadard had seen the job yet, and hadar-sbatch could be about to hold it"
     return ""
 
 
-def _is_read(released_s: float, edit: Edit, record: Record) -> bool:
-    """Return whether a hadard read the job after its release and before its owner's hold.
+def _is_read(since_s: float, until_s: float, record: Record) -> bool:
+    """Return whether a hadard read the queue between two times, and could still know it then.
 
-    That hadard was still there after the hold, or had written its ledger at the end of a round.
+    It was still there, or had written its ledger at the end of a round.
     """
     for reading in record.readings:
         pid, read_s = reading["pid"], reading["time_s"]
-        if not released_s < read_s < edit.begun_s:
+        if not since_s < read_s < until_s:
             continue
-        lived = any(
-            other["pid"] == pid and other["time_s"] > edit.done_s for other in record.readings
-        )
+        later = (other["time_s"] for other in record.readings if other["pid"] == pid)
         ended = (round_["time_s"] for round_ in record.rounds if round_["pid"] == pid)
-        if lived or any(read_s < ended_s < edit.begun_s for ended_s in ended):
+        if max(later) > until_s or any(read_s < ended_s < until_s for ended_s in ended):
             return True
     return False
 

@@ -33,9 +33,9 @@ def test_two_writers_at_one_moment_are_told() -> None:
         assert same == other
 
 
-def is_apart(record: Record) -> bool:
+def is_apart(record: Record, submitted_s: float = 0.0) -> bool:
     """Return whether a hold that an owner sets from 120 to 121 s, and that is lost, is apart."""
-    task = a_task()
+    task = a_task(submitted_s=submitted_s)
     task.note("Hold", Edit("hold", 120.0, 121.0))
     finding = Finding(EDITS, "7", 125.0, "Hold is 'released' after its owner's 'hold'")
     (told,) = excused_edits([finding], {"7": task}, record)
@@ -84,6 +84,19 @@ def test_a_hold_before_the_release_was_recorded_is_told(
     record = Record((), notes(readings), notes(rounds), releases={"7": [116.0]})
     assert is_apart(record) is expected
     assert not is_apart(Record((), notes(readings), notes(rounds), releases={"8": [116.0]}))
+
+
+@pytest.mark.parametrize(
+    ("submitted_s", "seen_s", "expected"),
+    [(90.0, 112.0, True), (90.0, 95.0, False), (50.0, 112.0, False)],
+)
+def test_a_hold_of_a_new_job_that_no_hadard_had_seen_is_told(
+    submitted_s: float, seen_s: float, expected: bool
+) -> None:
+    """Its owner has released it at once: it looks as before a hold of hadar-sbatch."""
+    readings = [{"pid": 1, "time_s": time_s} for time_s in (seen_s, 112.0, 122.0)]
+    record = Record((), readings, releases={"7": [100.0]})
+    assert is_apart(record, submitted_s) is expected
 
 
 def test_slurmctld_logs_its_starts_and_who_was_released() -> None:

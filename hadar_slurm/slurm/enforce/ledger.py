@@ -267,10 +267,10 @@ class Ledger:
         self.was_read = True
 
     def forget_all_but(self, jobs: Collection[JobId]) -> None:
-        """Remove the claims of all jobs but these."""
+        """Remove the claims of all jobs but these, and record what was seen of these."""
         kept = set(jobs)
         self._owners = {job: part for job, part in self._owners.items() if job in kept}
-        if gone := (self._claims.keys() | self._written.keys()) - kept:
+        if (gone := (self._claims.keys() | self._written.keys()) - kept) or self._unwritten({}):
             self._write({}, gone)
 
     def _unwritten(self, more: Mapping[JobId, Claim]) -> dict[JobId, Claim]:

@@ -78,6 +78,19 @@ def test_what_is_gone_is_forgotten_on_disk_too(ledger: Ledger) -> None:
     assert list(Ledger(ledger.path)) == [TWO]
 
 
+def test_what_a_round_has_seen_is_written_at_its_end(ledger: Ledger) -> None:
+    """A hadard that is killed after it would else take an owner's later hold for its own."""
+    fake = FakeSlurm("v100:2")
+    slurm = CommandLine(FakeRunner(slurm=fake))
+    ledger.adopt()
+    marked = Description(steps=100, gpus=2, throughputs={"v100": 1.0}, is_held=True)
+    job = fake.submit(Asked(per_job=parse_gpus("gpu:2")), comment=encode(marked))
+    fake.hold(job, "user")
+    ledger.see(slurm, slurm.queue().values())
+    ledger.forget_all_but({JobId(job.key)})
+    assert Ledger(ledger.path)[JobId(job.key)].state is State.HELD
+
+
 def test_the_file_is_replaced_in_one_step_and_is_nobodys_to_write(ledger: Ledger) -> None:
     """No partly written file is visible, and no draft is left."""
     ledger.note({ONE: PINNED})
