@@ -113,7 +113,7 @@ class Config(_Section):
     user_shares: Number = Field(default=0.2, ge=0, le=1)
     # The sizes of jobs whose steps are not given: learned from ended jobs, or their time limits.
     sizes: Literal["learned", "limit"] = "learned"
-    # The GPU types of gangs that hadard does not place. Read by submit/service.py.
+    # The GPU types of gangs that hadard does not place. Read by submit/call.py.
     typing: Literal["any", "list"] = "any"
     round_seconds: Number = Field(default=360.0, ge=0.1, le=_DAY_S)
     poll_seconds: Number = Field(default=5.0, ge=0.05, le=3600)

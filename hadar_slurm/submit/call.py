@@ -9,17 +9,18 @@ from hadar_slurm.submit.decision import Bars, Call, Decision, Reason, why_left
 from hadar_slurm.submit.own_options import NO_HADAR, PREFIX
 from hadar_slurm.submit.request import SbatchRequest
 
+CONFIG_VARIABLE = "HADAR_CONFIG"
+# Equal to config.DEFAULT_PATH, which takes longer to import.
+_DEFAULT_CONFIG = "/etc/hadar/hadar.yaml"
+
 
 def call_for(request: SbatchRequest, environment: Mapping[str, str], *, is_parsable: bool) -> Call:
     """Return the call, with --parsable if asked for; raises JobSpecError for an invalid value."""
     call = _call(request, environment)
-    if not call.decision.taken:
-        from hadar_slurm.submit.service import lists_types
+    if not call.decision.taken and lists_types(environment):
+        from hadar_slurm.submit.managed import typed
 
-        if lists_types(environment):
-            from hadar_slurm.submit.managed import typed
-
-            call = typed(request, environment, call)
+        call = typed(request, environment, call)
     if not is_parsable:
         return call
     if "quiet" in request.values:
@@ -29,6 +30,19 @@ def call_for(request: SbatchRequest, environment: Mapping[str, str], *, is_parsa
         return for_json
     other = other._replace(argv=(other.argv[0], "--parsable", *other.argv[1:]))
     return for_json._replace(otherwise=other)
+
+
+def lists_types(environment: Mapping[str, str]) -> bool:
+    """Return whether the site's hadar.yaml says `typing: list`; False where it cannot be read.
+
+    It is read without YAML, and where hadard has never run: on a line of its own.
+    """
+    try:
+        with open(environment.get(CONFIG_VARIABLE) or _DEFAULT_CONFIG, encoding="utf-8") as file:
+            values = [line.removeprefix("typing: ") for line in file if line.startswith("typing: ")]
+    except (OSError, ValueError):
+        return False
+    return any(value.partition("#")[0].strip().strip("'\"") == "list" for value in values)
 
 
 def _call(request: SbatchRequest, environment: Mapping[str, str]) -> Call:

@@ -1,11 +1,7 @@
-"""What hadard's heartbeat, or without it the site, says of a job that is about to be submitted.
-
-Standard library only.
-"""
+"""What hadard's heartbeat says of a job that is about to be submitted. Standard library only."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,12 +9,6 @@ from typing import NamedTuple
 
 from hadar_slurm.state.heartbeat import Heartbeat, run_dir
 from hadar_slurm.state.heartbeat_reader import read_heartbeat
-
-CONFIG_VARIABLE = "HADAR_CONFIG"
-# Equal to config.DEFAULT_PATH, which takes longer to import.
-_DEFAULT_CONFIG = "/etc/hadar/hadar.yaml"
-# Read without YAML, and where hadard has never run: on a line of its own.
-_LISTS = re.compile(r"""^typing:[ \t]+(["']?)list\1[ \t]*(#.*)?$""", re.MULTILINE)
 
 
 class Service(NamedTuple):
@@ -48,15 +38,6 @@ def service_for(environment: Mapping[str, str], partition: str | None) -> Servic
         where = f"partition {' and '.join(names)}" if partition else "the default partition"
         why_not = f"hadard places no jobs in {where}"
     return Service(why_not, beat is not None and steers(beat, partition), beat, directory)
-
-
-def lists_types(environment: Mapping[str, str]) -> bool:
-    """Return whether the site's hadar.yaml says `typing: list`; False where it cannot be read."""
-    try:
-        path = Path(environment.get(CONFIG_VARIABLE) or _DEFAULT_CONFIG)
-        return _LISTS.search(path.read_text(encoding="utf-8")) is not None
-    except (OSError, ValueError):
-        return False
 
 
 def not_placed(beat: Heartbeat, partition: str | None) -> list[str]:

@@ -8,11 +8,10 @@ import pytest
 from fakes.login_node import SBATCH, Site, call_of
 
 from hadar_slurm.config import DEFAULT_PATH
-from hadar_slurm.submit.call import call_for
+from hadar_slurm.submit.call import _DEFAULT_CONFIG, call_for
 from hadar_slurm.submit.decision import Call
 from hadar_slurm.submit.describing.preview import as_text
 from hadar_slurm.submit.request import parse_words, with_script
-from hadar_slurm.submit.service import _DEFAULT_CONFIG
 
 # Each line is `node|GPUs|partition|limits|features`, as of the sinfo that hadar-sbatch calls.
 PLAIN = """\
