@@ -60,7 +60,7 @@ def _with_pyslurm(commands: CommandLine, installed: Installed | None) -> PySlurm
         raise ConfigError("scontrol --version does not show Slurm's version")
     from hadar_slurm.slurm.client.pyslurm import PySlurm
 
-    built_for = parse_version(installed.version)
+    built_for = parse_version(f"slurm {installed.version}")
     if built_for != version:
         versions = f"is built for Slurm {_text(built_for)}, this is {_text(version)}"
         raise ConfigError(f"pyslurm {installed.version} {versions}")

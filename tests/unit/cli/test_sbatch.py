@@ -583,12 +583,12 @@ def test_a_slurm_that_does_not_answer_is_left_to_sbatch(site: Site) -> None:
 
 @pytest.mark.parametrize("own", [OWN, ["--gpus=2", "--time=5"]])
 def test_a_failure_of_ours_stops_no_submission(site: Site, own: list[str]) -> None:
-    """After an unknown answer of sinfo the job goes to plain Slurm, and even -Q prints the failure.
+    """After an impossible answer of sinfo the job goes to plain Slurm; -Q prints the failure, too.
 
     Installed in sbatch's place, a failure would otherwise stop every submission.
     """
     site.beat()
-    done = site.run(*own, "-Q", "-N1", "job.sh", GPUS="a line of another form")
+    done = site.run(*own, "-Q", "-N1", "job.sh", GPUS=f"n1|gpu:v100:{'9' * 5000}|main*")
     plain = [word for word in own if not word.startswith("--hadar")]
     assert call_of(done)["argv"] == [*plain, "-Q", "-N1", "job.sh"]
     assert done.returncode == 0

@@ -239,7 +239,8 @@ def test_a_description_has_the_owners_own_request(asks: dict[str, str], request_
 
 def test_types_once_named_are_known_while_the_request_is_cleared() -> None:
     """Slurm before 24.11 then accepts no untyped request, and does not show the types."""
-    row = a_queue_row(**HELD, gpus_otherwise=(("v100", 2),))
+    asked = Request(per_job="gres:gpu:v100:2")
+    row = replace(a_queue_row(**HELD, gpus_otherwise=(("v100", 2),)), request=asked)
     claim, _ = transition(Claim(state=State.HELD), Event(kind=Kind.PIN, row=row, request=PINNED))
     assert claim.named_types(replace(row, request=Request(), gpus_otherwise=())) == {"v100"}
     assert claim.named_types(a_queue_row(gpus_otherwise=(("gpu", 2),))) == set()
