@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -145,7 +144,11 @@ def _print(answers: tuple[Returned, ...], kept_for: str, held: int, *, as_json: 
     released = [answer.job for answer in answers if not answer.fault]
     failures = [answer for answer in answers if answer.fault]
     if as_json:
-        tree = {"released": released, "failed": [*map(asdict, failures)], "kept_for": kept_for}
+        tree = {
+            "released": released,
+            "failed": [answer._asdict() for answer in failures],
+            "kept_for": kept_for,
+        }
         typer.echo(json.dumps(tree))
         return
     for answer in failures:

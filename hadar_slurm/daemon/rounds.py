@@ -94,12 +94,13 @@ class _Rounds:
         if counts and record.failed_in and not self.failed[0]:
             self.failed = record.failed_in, record.fault
         more: dict[str, object] = {"held": first.ledger.num_held}
-        more |= {"commands": self.life.take_answers(), "averages": first.take_averages()}
+        averages = first.forked.averages.take() if first.forked else 0
+        more |= {"commands": self.life.take_answers(), "averages": averages}
         more |= claim_facts(*source.take_judged())
         profile = first.profile if first.settings.learns_sizes else None
         if profile and (beliefs := profile.ended.take_coverage()):
             more["beliefs"] = beliefs
-        if record.snapshot is not None and (copies := source.copy_facts()):
+        if record.snapshot and source.forked and (copies := source.forked.facts()):
             more["forked"] = copies
         if (expired := read_expired(self.config.state_dir)) is not None:
             more["expired"] = expired
@@ -118,8 +119,9 @@ class _Rounds:
         problems.set(Problem.SPOOL, spool)
         squatted = sorted(text for each in self.backends for text in each.squatted)
         problems.set(Problem.REPORTS, "; ".join([*([reports] if reports else []), *squatted]))
-        shares = (each.assignments_fault for each in self.backends)
-        problems.set(Problem.ASSIGNMENTS, assignments or next(filter(None, shares), ""))
+        forked = (each.forked.assignments for each in self.backends if each.forked)
+        shares = (each.fault for each in forked if each and each.fault)
+        problems.set(Problem.ASSIGNMENTS, assignments or next(shares, ""))
         first.ledger.retry()
         problems.set(Problem.LEDGER, first.ledger.fault)
         problems.set(Problem.PROFILE, first.profile.fault if first.profile else "")

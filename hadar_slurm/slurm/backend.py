@@ -17,7 +17,7 @@ from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.engine.pins import Pins
-from hadar_slurm.errors import LedgerError, SlurmError
+from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.slurm.client import scontrol, updates
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
@@ -35,6 +35,7 @@ from hadar_slurm.state.wakeup import WakeFile
 
 if TYPE_CHECKING:
     from hadar_slurm.core.gang import Gang
+    from hadar_slurm.slurm.jobs.forked_jobs import ForkedJobs
     from hadar_slurm.slurm.strategies import Strategy
 
     # Gangs that waiting jobs are foreseen to get, in the order of their starts.
@@ -153,6 +154,9 @@ class SlurmBackend:
         on_tasks = [seen.forks.on_task(action) for action in actions]
         found = self._strategy(seen, state).carry_out(on_tasks)
         outcomes = [found.get(action, Outcome(action, Status.DONE)) for action in on_tasks]
+        done = [o for o in outcomes if o.status is Status.DONE]
+        if self._corrections.fault and not any(isinstance(o.action, Start | Stop) for o in done):
+            raise SlurmRefused(self._corrections.fault)
         if self.mode.changes:
             self._records(partial(self.ledger.forget_all_but, seen.alive))
         if self.mode.places:
@@ -226,23 +230,14 @@ class SlurmBackend:
         return frozenset(self._observer.reports.squatted)
 
     @property
-    def assignments_fault(self) -> str:
-        """Return why the last write of quotas failed; empty after a success."""
-        assignments = self._observer.forked and self._observer.forked.assignments
-        return assignments.fault if assignments else ""
-
-    def take_averages(self) -> int:
-        """Return the number of parameter averages of forked jobs since the last call."""
-        return self._observer.forked.averages.take() if self._observer.forked else 0
+    def forked(self) -> ForkedJobs | None:
+        """The forked jobs, once there has been one."""
+        return self._observer.forked
 
     def take_judged(self) -> tuple[list[Judged], Mapping[str, Credit]]:
         """Return the jobs whose claims were judged since the last call; who is believed less."""
         checks = self._observer.checks
         return checks.take_judged(), checks.estimator.credits.in_force()
-
-    def copy_facts(self) -> dict[str, object]:
-        """Return the journal's facts about the copies of forked jobs, by job."""
-        return self._observer.forked.facts() if self._observer.forked else {}
 
     def command_text(self, action: Action) -> str:
         """Return the main commands of an action, separated by semicolons.

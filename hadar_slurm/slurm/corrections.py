@@ -27,6 +27,7 @@ from hadar_slurm.slurm.jobs.seen import Course
 log = logging.getLogger(__name__)
 
 _MOST_REFUSED = 2
+_SEVERAL = 3  # jobs, of all users whose jobs hadard holds: then the fault is none of the jobs
 # Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported
 # to it: no job is restored for this long. Slurm marks a dead node as down later.
 NODES_REPORT_WITHIN_S = 30.0
@@ -41,12 +42,16 @@ class Corrections:
     now_s: Callable[[], float]
     # Jobs that USR1 from hadard has ended and that Slurm refused to requeue.
     lost: set[JobId] = field(default_factory=set)
+    # Why no job could be restored in this round; empty: one could, or none was to be.
+    fault: str = ""
+    _not_restored: dict[JobId, str] = field(default_factory=dict)
     _restore_delayed_since_s: float = math.inf
     _notified: frozenset[JobId] = frozenset()
     _may_notify: bool = True
 
     def restore(self, seen: Observation, state: SlurmState) -> None:
         """Restore the requests of jobs that hadard may not place, or not steer, any more."""
+        self.fault = ""
         # Slurm 24.11 takes no change of some; those have been tried twice.
         refused = {job for job, times in self.ledger.unlistable.items() if times > _MOST_REFUSED}
         jobs = {*seen.of(Course.RESTORED), *self._lent_beside_kept(state.queue)} - refused
@@ -62,13 +67,11 @@ class Corrections:
 
     def _lent_beside_kept(self, queue: Mapping[JobId, QueueRow]) -> set[JobId]:
         """Return jobs with something lent beside the exclusions, which are their owners' again."""
-        found = ((row, self.ledger[row.key]) for row in queue.values() if row.state == "PENDING")
         return {
             row.key
-            for row, claim in found
-            if claim.excluded.is_kept
-            and claim.has_changed(row)
-            and not (row.is_held or row.requested_nodes)
+            for row in queue.values()
+            if row.state == "PENDING" and not (row.is_held or row.requested_nodes)
+            if (claim := self.ledger[row.key]).excluded.is_kept and claim.has_changed(row)
         }
 
     def _give_back(
@@ -78,15 +81,20 @@ class Corrections:
         limits: Mapping[JobId, tuple[NodeName, ...]] | None = None,
     ) -> None:
         """Restore jobs of a queue that was just read; see `restore_jobs`."""
-        if not jobs:
-            return
         from hadar_slurm.slurm.enforce.restore import restore_jobs
 
-        for returned in restore_jobs(self.slurm, self.ledger, queue, jobs, limits):
-            if returned.fault:
-                log.warning("job %s: not yet restored: %s", returned.job, returned.fault)
-            else:
-                log.info("job %s: original request restored, hold released", returned.job)
+        returned = restore_jobs(self.slurm, self.ledger, queue, jobs, limits)
+        for job, fault in returned:
+            if not fault:
+                log.info("job %s: original request restored, hold released", job)
+            elif self._not_restored.get(job) != fault:
+                log.warning("job %s: not yet restored: %s", job, fault)
+        known = self._not_restored | dict(returned)
+        self._not_restored = {job: fault for job, fault in known.items() if fault and job in queue}
+        users = {queue[job].user for job, fault in returned if fault and job in queue}
+        is_common = users >= {row.user for job, row in queue.items() if self.ledger[job].holds}
+        if len(returned) >= _SEVERAL and is_common and all(fault for _, fault in returned):
+            self.fault = f"no job can be restored: {returned[0].fault}"
 
     def requeue_ended(self, seen: Observation) -> bool:
         """Requeue jobs that USR1 from hadard ended or that failed early; return if there were any.
@@ -126,13 +134,10 @@ class Corrections:
         """Print in the output of jobs why they ran before, or are to go on."""
         news = {job: notice for job, notice in to_notify.items() if job not in self._notified}
         self._notified = frozenset(to_notify)
-        if not news or not self._may_notify:
-            return
-        for fault in self.slurm.change([*news.values()]):
-            if isinstance(fault, SlurmRefused):
-                self._may_notify = False
-                log.warning("the output of jobs cannot be written to: %s", fault)
-                return
+        faults = self.slurm.change([*news.values()]) if news and self._may_notify else []
+        if refused := [fault for fault in faults if isinstance(fault, SlurmRefused)]:
+            self._may_notify = False
+            log.warning("the output of jobs cannot be written to: %s", refused[0])
 
     def take_back_raced_holds(self, state: SlurmState) -> None:
         """Release running jobs whose hold raced with their start; the next round checks it."""
@@ -167,7 +172,8 @@ class Corrections:
         some = as_many(held, RELEASED_WITHIN_S / 2, self.slurm.rpcs_per_s)
         wanted = limits(some, {}, (), cluster)
         lent = (k for k in wanted if not self.ledger[k].excluded.is_kept)
-        self._give_back(queue, wanted, {k: e for k in lent if (e := wanted[k].excluded)})
+        if wanted:
+            self._give_back(queue, wanted, {k: e for k in lent if (e := wanted[k].excluded)})
 
     def unsafe(self, seen: Observation) -> set[JobId]:
         """Return jobs that Slurm could start on a wrong type since their owners changed them."""

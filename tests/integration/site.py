@@ -70,7 +70,8 @@ printf '{"version":1,"restart":%d,"state":"running","steps_done":7}' \\
 mv "$own/new" "$own/progress.json"
 """
 GpuTree = dict[str, dict[str, int]]  # as in the journal: node -> GPU type -> count
-# A site's own job_submit.lua: it rejects some jobs with a message, and nodes of others.
+# A site's own job_submit.lua: it rejects some jobs with a message, and nodes of others; all changes
+# while there is a file `{ours}.refuses`.
 OF_THE_SITE = """
 function slurm_job_submit(job_desc, part_list, submit_uid)
     if job_desc.name == "unwanted" then
@@ -80,6 +81,12 @@ function slurm_job_submit(job_desc, part_list, submit_uid)
     return slurm.SUCCESS
 end
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+    local file = io.open("{ours}.refuses")
+    if file then
+        file:close()
+        slurm.log_user("the site takes no changes")
+        return slurm.ERROR
+    end
     if job_rec.name == "stubborn" and (job_desc.req_nodes or "") ~= "" then
         slurm.log_user("the site takes no nodes for this job")
         return slurm.ERROR

@@ -14,6 +14,7 @@ from integration.site import HADAR, OF_THE_SITE, Site, eventually
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.devcluster.cluster import LocalCluster
+from hadar_slurm.state.heartbeat_reader import read_heartbeat
 
 pytestmark = pytest.mark.slurm
 
@@ -313,3 +314,29 @@ def test_a_job_whose_nodes_slurm_refuses_keeps_none_from_others(enrolled: Site) 
     eventually(lambda: refused in site.hadard.log.read_text(), lambda: site.told(stubborn))
     site.until_running(stubborn)
     assert len(site.gpus(stubborn)) == 2
+
+
+def fault(site: Site) -> str:
+    """Return the fault of the last rounds, if as many have failed as end the heartbeat."""
+    beat = read_heartbeat(site.run_dir)
+    return beat.rounds.fault if beat and beat.rounds.are_failing else ""
+
+
+def test_rounds_fail_where_the_site_refuses_all_changes(enrolled: Site) -> None:
+    """So no further job is held; each refusal is said once, and all ends with the refusals."""
+    site, refuses = enrolled, enrolled.cluster.directory / "hadar.lua.refuses"
+    plain = occupied(site)
+    site.start(mode="hold", round_seconds=1)
+    rates, script = dict.fromkeys(("v100", "p100", "k80"), 20.0), site.script("rest", "sleep 600")
+    jobs = [site.train(rates, steps=10**5, gpus=1, script=script) for _ in range(4)]
+    site.until_rounds(2)
+    refuses.touch()
+    try:
+        site.free(*plain.values())
+        eventually(lambda: "no job can be restored" in fault(site), lambda: site.told(*jobs))
+        site.until_rounds(3)
+        log = site.hadard.log.read_text()
+        assert all(log.count(f"job {job}: not yet restored") <= 2 for job in jobs), log
+    finally:
+        refuses.unlink()
+    site.until_running(*jobs)

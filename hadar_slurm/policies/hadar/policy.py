@@ -1,14 +1,8 @@
-"""Policy `hadar`, the default: the order and the types that do best when played forward.
+"""Policy `hadar`, the default: primal-dual as Hadar (IPDPS'24), see docs/policies.md.
 
-Like Hadar (IPDPS'24, in its own form `hadar-paper`) it is primal-dual: GPU types have prices. Here:
-
-* A *way* is a complete rule for the order and the types of all jobs (`ways.py`); the one that does
-  best when played forward is used (`look_ahead.py`).
-* Prices are the duals of the makespan program over all jobs in view (`makespan_lp.py`), exact for
-  the horizon; the paper's rise with use. Under other ways types go by regret (`type_sharing.py`).
-* A non-preemptible job takes the type on which it ends first at the price of GPUs, the wait
-  included, and does not start elsewhere meanwhile (`insertion.py`). Where no job can move there are
-  no ways and no program: the shortest service first.
+Jobs that cannot move are inserted into one plan, priced by the jobs that wait (`insertion.py`). For
+the others that one of several rules for order and types (`ways.py`) is used which does best when
+played forward (`look_ahead.py`), at the duals of a makespan program (`makespan_lp.py`).
 """
 
 from __future__ import annotations
@@ -191,9 +185,8 @@ class Hadar:
 
 def _is_stale(known: Horizon, jobs: Sequence[Job], now_s: float) -> bool:
     age_s, left_s = now_s - known.made_s, known.ends_s - now_s
-    if left_s <= 0 or age_s > _RENEW_SHARE * left_s:
-        return True
-    return age_s >= _RENEW_S and known.jobs != {job.job_id for job in jobs}
+    is_old = left_s <= 0 or age_s > _RENEW_SHARE * left_s
+    return is_old or (age_s >= _RENEW_S and known.jobs != {job.job_id for job in jobs})
 
 
 def _reserve(
@@ -259,7 +252,8 @@ class _Ranking:
         stays_s = spec.restart_cost_s if job.phase is Phase.RUNNING else 0.0
         types = self.kinds.types(kind, way.typing)
         decided = self.decided.get(job.job_id)
-        waited_s = _waited_s(job, allocator.snapshot.now_s)
+        had_s = job.progress.service_gpu_s / spec.num_gpus
+        waited_s = allocator.snapshot.now_s - spec.submitted_s - had_s
         if waited_s > _LONGEST_WAIT_S + _LONGEST_WAIT_TIMES * spec.total_steps / kind.best:
             types = self._own_first(job, kind, types)
             return _Entry(OVERDUE, -waited_s, tie_break, job, types, left_s)
@@ -301,9 +295,8 @@ class _Ranking:
         costs = kind.costs(self.kinds.prices)
         longer_s = job.steps_left * (1 / speeds[own] - 1 / speeds[types[0]])
         dearer_s = job.steps_left / kind.best * (costs[own] - costs[types[0]])
-        if max(longer_s, dearer_s) > job.spec.restart_cost_s:
-            return types
-        return (own, *(i for i in types if i != own))
+        is_moved = max(longer_s, dearer_s) > job.spec.restart_cost_s
+        return types if is_moved else (own, *(i for i in types if i != own))
 
 
 def _next_round_s(allocator: Allocator, queue: Sequence[_Entry]) -> float | None:
@@ -322,11 +315,6 @@ def _next_round_s(allocator: Allocator, queue: Sequence[_Entry]) -> float | None
         and entry.job.spec.submitted_s >= now_s - passed_s
     )
     return now_s + begins_in_s if is_due else None
-
-
-def _waited_s(job: Job, now_s: float) -> float:
-    """Return how long a job has had no GPUs, in total."""
-    return now_s - job.spec.submitted_s - job.progress.service_gpu_s / job.spec.num_gpus
 
 
 class _TypeSelection:

@@ -9,8 +9,8 @@ import logging
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.engine.loan import joined
@@ -28,8 +28,7 @@ from hadar_slurm.slurm.enforce.state_machine import Event, Kind
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(NamedTuple):
     """The result for one job: `fault` is empty when it is restored."""
 
     job: JobId

@@ -43,6 +43,7 @@ from hadar_slurm.policies.registry import POLICY_NAMES, make_policy
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.jobs.forked_jobs import ForkedJobs
 from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.state.assignments import Assignments
 
@@ -127,11 +128,17 @@ class Cluster:
         (job,) = self.backend.observe().jobs
         return job
 
+    @property
+    def forked(self) -> ForkedJobs:
+        """Return what hadard knows of the forked jobs."""
+        assert self.backend.forked is not None
+        return self.backend.forked
+
     def averages(self) -> int:
         """Observe one second later, and return the number of averages since the last call."""
         self.slurm.advance(1.0)
         self.backend.observe()
-        return self.backend.take_averages()
+        return self.forked.averages.take()
 
     def quotas(self) -> Mapping[int, int]:
         """Return the steps assigned to each copy."""
@@ -721,14 +728,14 @@ def test_a_copy_let_go_is_not_held_again_for_waiting_on_its_pin(cluster: Cluster
 
 def test_the_journal_is_told_of_copies_and_their_averages(cluster: Cluster) -> None:
     """The journal gets each copy's task and speed, and the job's averages and their time."""
-    assert cluster.backend.copy_facts() == {}
+    assert cluster.backend.forked is None
     cluster.start()
     cluster.averages()
     cluster.report(0, averages=2, steps_per_s=4.25)
     cluster.averages()
     seen_s = cluster.slurm.now_s
     cluster.averages()
-    assert cluster.backend.copy_facts() == {
+    assert cluster.forked.facts() == {
         cluster.job: {
             "averages": 2,
             "averaged_s": seen_s,
@@ -745,12 +752,12 @@ def test_the_journal_is_told_that_copies_share_every_step(cluster: Cluster) -> N
     cluster.start()
     cluster.report(0, averages=1, synchronous=True)
     cluster.averages()
-    facts = cluster.backend.copy_facts()[cluster.job]
+    facts = cluster.forked.facts()[cluster.job]
     assert isinstance(facts, dict)
     assert facts["synchronous"] is True
     cluster.report(0, averages=2)
     cluster.averages()
-    facts = cluster.backend.copy_facts()[cluster.job]
+    facts = cluster.forked.facts()[cluster.job]
     assert isinstance(facts, dict)
     assert "synchronous" not in facts
 
@@ -761,7 +768,7 @@ def test_averages_of_before_are_told_without_a_time(cluster: Cluster) -> None:
     cluster.report(0, averages=7)
     cluster.begin_anew()
     cluster.averages()
-    facts = cluster.backend.copy_facts()[cluster.job]
+    facts = cluster.forked.facts()[cluster.job]
     assert isinstance(facts, dict)
     assert facts["averages"] == 7
     assert "averaged_s" not in facts
