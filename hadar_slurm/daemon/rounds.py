@@ -94,13 +94,13 @@ class _Rounds:
         if counts and record.failed_in and not self.failed[0]:
             self.failed = record.failed_in, record.fault
         more: dict[str, object] = {"held": first.ledger.num_held}
-        averages = first.forked.averages.take() if first.forked else 0
+        averages = first.observer.forked.averages.take() if first.observer.forked else 0
         more |= {"commands": self.life.take_answers(), "averages": averages}
         more |= claim_facts(*source.take_judged())
         profile = first.profile if first.settings.learns_sizes else None
         if profile and (beliefs := profile.ended.take_coverage()):
             more["beliefs"] = beliefs
-        if record.snapshot and source.forked and (copies := source.forked.facts()):
+        if (forked := source.observer.forked) and record.snapshot and (copies := forked.facts()):
             more["forked"] = copies
         if (expired := read_expired(self.config.state_dir)) is not None:
             more["expired"] = expired
@@ -117,9 +117,10 @@ class _Rounds:
         places = config.spool_dir, config.reports, config.assignments
         spool, reports, assignments = make_spool(*places, hides_jobs=self.hides_jobs)
         problems.set(Problem.SPOOL, spool)
-        squatted = sorted(text for each in self.backends for text in each.squatted)
+        observers = [each.observer for each in self.backends]
+        squatted = sorted(text for each in observers for text in each.reports.squatted)
         problems.set(Problem.REPORTS, "; ".join([*([reports] if reports else []), *squatted]))
-        forked = (each.forked.assignments for each in self.backends if each.forked)
+        forked = (each.forked.assignments for each in observers if each.forked)
         shares = (each.fault for each in forked if each and each.fault)
         problems.set(Problem.ASSIGNMENTS, assignments or next(shares, ""))
         first.ledger.retry()

@@ -37,7 +37,7 @@ def asked_gpus(text: str) -> tuple[tuple[str, int], ...]:
     """
     # A request for one GPU may leave the count out.
     whole = re.sub(r"gres[:/]", "", text).replace("=", ":")
-    whole = re.sub(r"(^|,)(gpu(?::[A-Za-z][^:,]*)?)(?=,|$)", r"\1\2:1", whole)
+    whole = re.sub(r"(^|,)(gpu(?::[^:,]*[A-Za-z][^:,]*)?)(?=,|$)", r"\1\2:1", whole)
     return tuple(sorted(parse_gpus(whole).items()))
 
 

@@ -28,11 +28,16 @@ def is_as_described(request: Request, comment: str) -> bool:
     asked = [asked_gpus(text) for text in request.gpus]
     both = [(a, b) for a, b in zip(asked, map(asked_gpus, own.gpus), strict=True) if a and b]
     if both and not request.nodes:
-        return all(_is_same(a, b) for a, b in both) and _meet(request.num_nodes, own.num_nodes)
-    least = int(request.num_nodes.partition("-")[0])
-    number = sum(n for _, n in asked[0]) * (len(request.nodes) or least)
+        # Without GPUs by node Slurm shows an estimate of the number of nodes.
+        counts_nodes = bool(request.per_node and own.per_node)
+        is_met = not counts_nodes or _meet(request.num_nodes, own.num_nodes)
+        return is_met and all(_is_same(a, b) for a, b in both)
+    if not (request.per_node or request.per_job):
+        return True  # by task or socket, described otherwise: that cannot be compared
+    num_nodes = len(request.nodes) or int(request.num_nodes.partition("-")[0])
+    by_node = sum(n for _, n in asked[0]) * num_nodes
     sizes = {description.gpus, *description.gangs.values()}
-    return (number or sum(n for _, n in asked[1])) in sizes
+    return (by_node or sum(n for _, n in asked[1])) in sizes
 
 
 def with_edits(own: Request, now: Request, comment: str) -> Request:

@@ -73,7 +73,7 @@ def described_request(description: Description, version: tuple[int, int]) -> Req
     """Return the request that a description stands for, where the original is not known."""
     gpu, shape, asks = f"{gres_prefix(version)}gpu", description.shape, description.asks
     given: dict[str, Any] = {
-        _KEYS[name]: _gres(gpu, text) for name, text in asks.items() if name in _KEYS
+        _KEYS[name]: _gres(gpu, name, text) for name, text in asks.items() if name in _KEYS
     }
     if not given and shape is not None:
         given = {"per_node": f"{gpu}:{shape.gpus_per_node}"}
@@ -82,7 +82,13 @@ def described_request(description: Description, version: tuple[int, int]) -> Req
     return Request(num_nodes=description.num_nodes, **given)
 
 
-def _gres(gpu: str, text: str) -> str:
+def _gres(gpu: str, option: str, text: str) -> str:
     """Return `gres/gpu:v100:2,gres/gpu` for the value `v100:2,gpu` of one of sbatch's options."""
-    parts = (part.removeprefix("gpu").removeprefix(":") for part in text.split(","))
-    return ",".join(f"{gpu}:{part}" if part else gpu for part in parts)
+    parts = [part.partition(":") for part in text.split(",")]
+    prefix = gpu.removesuffix("gpu")
+    return ",".join(
+        f"{prefix}{name}{colon}{rest}"
+        if name == "gpu" or option == "gres"
+        else f"{gpu}:{name}{colon}{rest}"
+        for name, colon, rest in parts
+    )

@@ -35,7 +35,6 @@ from hadar_slurm.state.wakeup import WakeFile
 
 if TYPE_CHECKING:
     from hadar_slurm.core.gang import Gang
-    from hadar_slurm.slurm.jobs.forked_jobs import ForkedJobs
     from hadar_slurm.slurm.strategies import Strategy
 
     # Gangs that waiting jobs are foreseen to get, in the order of their starts.
@@ -77,7 +76,7 @@ class SlurmBackend:
     now_s: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     _pins: Pins = field(init=False)
-    _observer: Observer = field(init=False)
+    observer: Observer = field(init=False)
     _wake: WakeFile = field(init=False)
     _corrections: Corrections = field(init=False)
     # As last read, and what was made of it.
@@ -93,7 +92,7 @@ class SlurmBackend:
         self._wake = WakeFile(self.settings.wake_file)
         self._corrections = Corrections(self.slurm, self.ledger, lambda: self.now_s())
         self._observation = Observation(mode=self.mode)
-        self._observer = Observer(
+        self.observer = Observer(
             self.slurm,
             Estimator.shipped(
                 self.table,
@@ -125,11 +124,11 @@ class SlurmBackend:
         self.ledger.see(self.slurm, state.queue.values())
         self.ledger.heed(state)
         before, is_off = self._observation.mode, self.is_off()
-        self._observation = self._observer.observe(state, is_off=is_off)
+        self._observation = self.observer.observe(state, is_off=is_off)
         if (way := self._observation.mode) is not before:
             why = "jobs wait beside hadard's" if way is Mode.STEER else "no other jobs wait"
             log.info("mode %s: %s, so waiting jobs are treated as in %s", self.mode, why, way)
-        self._plan_signature = self._observer.signature(state.queue, state.nodes, is_off=is_off)
+        self._plan_signature = self.observer.signature(state.queue, state.nodes, is_off=is_off)
         return self._observation.snapshot
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
@@ -154,16 +153,16 @@ class SlurmBackend:
         on_tasks = [seen.forks.on_task(action) for action in actions]
         found = self._strategy(seen, state).carry_out(on_tasks)
         outcomes = [found.get(action, Outcome(action, Status.DONE)) for action in on_tasks]
-        done = [o for o in outcomes if o.status is Status.DONE]
-        if self._corrections.fault and not any(isinstance(o.action, Start | Stop) for o in done):
-            raise SlurmRefused(self._corrections.fault)
         if self.mode.changes:
             self._records(partial(self.ledger.forget_all_but, seen.alive))
         if self.mode.places:
             self._corrections.notify(seen.notices)
-            if forked := self._observer.forked:
+            if forked := self.observer.forked:
                 slot_s, now_s = self.settings.slot_s, self.now_s()
                 forked.assign(actions, outcomes, slot_s=slot_s, now_s=now_s)
+        done = [o for o in outcomes if o.status is Status.DONE]
+        if self._corrections.fault and not any(isinstance(o.action, Start | Stop) for o in done):
+            raise SlurmRefused(self._corrections.fault)
         return [replace(o, action=a) for a, o in zip(actions, outcomes, strict=True)]
 
     def _strategy(self, seen: Observation, state: SlurmState) -> Strategy:
@@ -191,7 +190,7 @@ class SlurmBackend:
 
         The queue is read every `poll_s`, and at once when a hook has written the wake-up file.
         """
-        retry_s = self._observer.throttles.next_retry_s(self.now_s())
+        retry_s = self.observer.throttles.next_retry_s(self.now_s())
         pins_end_s = min(self._pins.next_timeout_s(), retry_s)
         burst_until_s = next_read_s = 0.0
         if self._is_unread:
@@ -213,7 +212,7 @@ class SlurmBackend:
                     if self.ledger.was_read:
                         self._records(partial(self.ledger.note, {}))
                     nodes, is_off = self.slurm.nodes(), self.is_off()
-                    signature = self._observer.signature(queue, nodes, is_off=is_off)
+                    signature = self.observer.signature(queue, nodes, is_off=is_off)
                     if self._is_unread or signature != self._plan_signature:
                         return Wake.CHANGE
                 except SlurmError as error:
@@ -224,19 +223,9 @@ class SlurmBackend:
             self._pause(max(0.0, min(until_s - now_s, wait_s, next_read_s - now_s)))
         return Wake.STOP
 
-    @property
-    def squatted(self) -> frozenset[str]:
-        """Return the report directories of the last observation that a foreign user has made."""
-        return frozenset(self._observer.reports.squatted)
-
-    @property
-    def forked(self) -> ForkedJobs | None:
-        """The forked jobs, once there has been one."""
-        return self._observer.forked
-
     def take_judged(self) -> tuple[list[Judged], Mapping[str, Credit]]:
         """Return the jobs whose claims were judged since the last call; who is believed less."""
-        checks = self._observer.checks
+        checks = self.observer.checks
         return checks.take_judged(), checks.estimator.credits.in_force()
 
     def command_text(self, action: Action) -> str:
@@ -270,7 +259,7 @@ class SlurmBackend:
 
     def _publish_failures(self) -> None:
         """Write the failures for hadar-sbatch where they have changed."""
-        records, place = self._observer.estimator.records, self.settings.failures
+        records, place = self.observer.estimator.records, self.settings.failures
         if place is None or self._published == records.version:
             return
         self._published = records.version

@@ -27,7 +27,7 @@ from hadar_slurm.slurm.jobs.seen import Course
 log = logging.getLogger(__name__)
 
 _MOST_REFUSED = 2
-_SEVERAL = 3  # jobs, of all users whose jobs hadard holds: then the fault is none of the jobs
+_SEVERAL = 3  # so many refusals, of all jobs that are held, are not the fault of single jobs
 # Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported
 # to it: no job is restored for this long. Slurm marks a dead node as down later.
 NODES_REPORT_WITHIN_S = 30.0
@@ -91,10 +91,10 @@ class Corrections:
                 log.warning("job %s: not yet restored: %s", job, fault)
         known = self._not_restored | dict(returned)
         self._not_restored = {job: fault for job, fault in known.items() if fault and job in queue}
-        users = {queue[job].user for job, fault in returned if fault and job in queue}
-        is_common = users >= {row.user for job, row in queue.items() if self.ledger[job].holds}
-        if len(returned) >= _SEVERAL and is_common and all(fault for _, fault in returned):
-            self.fault = f"no job can be restored: {returned[0].fault}"
+        held = {job for job in queue if self.ledger[job].holds}
+        is_common = held <= self._not_restored.keys() and all(fault for _, fault in returned)
+        is_common &= len({job.partition("_")[0] for job in held}) >= _SEVERAL
+        self.fault = f"no job can be restored: {returned[0].fault}" if is_common else ""
 
     def requeue_ended(self, seen: Observation) -> bool:
         """Requeue jobs that USR1 from hadard ended or that failed early; return if there were any.

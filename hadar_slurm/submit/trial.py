@@ -23,10 +23,9 @@ from hadar_slurm.submit.request import SbatchRequest
 
 # With these reasons Slurm accepts a job that it does not start as it was submitted.
 _NEVER = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints")
-# sbatch's answer, without and with --parsable.
-_ANSWER = re.compile(
-    r"^(?:\x1b\[[\d;]*m)*(?:Submitted batch job )?(\d+(?:;\S+)?)(?: on cluster \S+)?$", re.MULTILINE
-)
+# sbatch's answer, without and with --parsable; another may be a line of a wrapper.
+_SENTENCE = re.compile(r"Submitted batch job (\d+)")
+_NUMBER = re.compile(r"^(?:\x1b\[[\d;]*m)*(\d+(?:;\S+)?)\s*$", re.MULTILINE)
 # A trial that takes longer is given up, and the job is submitted.
 _TRIAL_S = 5.0
 
@@ -84,8 +83,8 @@ def submitted(answer: str) -> str:
 
     A site's filter or a wrapper of sbatch may print more lines.
     """
-    match = _ANSWER.search(answer)
-    return match[1] if match else ""
+    found = _SENTENCE.findall(answer) or _NUMBER.findall(answer)
+    return str(found[-1]) if found else ""
 
 
 def _hold(answer: str) -> str:

@@ -277,9 +277,9 @@ class Tools:
         return 0, f"{number}\n" if "parsable" in options else f"Submitted batch job {number}\n", ""
 
     def _sinfo(self, words: list[str]) -> Said:
-        if words == ["-a", "-h", "-o", "%P"]:
+        if words == ["-a", "-h", "-o", "%P|"]:
             names = dict.fromkeys(p for node in self.slurm.nodes.values() for p in node.partitions)
-            return 0, "".join(f"{name}{'*' * (name == 'main')}\n" for name in names), ""
+            return 0, "".join(f"{name}{'*' * (name == 'main')}|\n" for name in names), ""
         assert words == ["-h", "-N", "-o", "%N|%G|%P|%L|%l|%b"], words
         rows = [(n, p) for n in self.slurm.nodes.values() for p in n.partitions]
         lines = (

@@ -1,8 +1,8 @@
 """Policy `hadar`, the default: primal-dual as Hadar (IPDPS'24), see docs/policies.md.
 
 Jobs that cannot move are inserted into one plan, priced by the jobs that wait (`insertion.py`). For
-the others that one of several rules for order and types (`ways.py`) is used which does best when
-played forward (`look_ahead.py`), at the duals of a makespan program (`makespan_lp.py`).
+the others the rule for order and types (`ways.py`) is used that does best when played forward
+(`look_ahead.py`), at the duals of a makespan program (`makespan_lp.py`).
 """
 
 from __future__ import annotations

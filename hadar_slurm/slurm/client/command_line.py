@@ -147,7 +147,7 @@ class CommandLine:
 
     def partitions(self) -> Partitions:
         """Return the partitions that sinfo lists, hidden ones included."""
-        listed = re.findall(r"^\w\S*$", self.runner.run(["sinfo", "-a", "-h", "-o", "%P"]), re.M)
+        listed = re.findall(r"^(\S+)\|$", self.runner.run(["sinfo", "-a", "-h", "-o", "%P|"]), re.M)
         default = next((name[:-1] for name in listed if name.endswith("*")), "")
         return Partitions(tuple(sorted({name.rstrip("*") for name in listed})), default)
 

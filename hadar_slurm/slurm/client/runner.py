@@ -27,6 +27,7 @@ _UNREACHABLE = (
     "Unable to establish control machine address",
 )
 
+_COLOURS = re.compile("^(?:\x1b(?:\\[[0-?]*[ -/]*[@-~]|[()]\\w)|\x0f)+", re.MULTILINE)
 # The outcomes of a command.
 DONE, REFUSED, UNAVAILABLE = "done", "refused", "unavailable"
 
@@ -124,7 +125,7 @@ class Runner:
 def _text(output: bytes) -> str:
     """Return the decoded output, with the line breaks of users unchanged."""
     # A wrapper may set back a terminal's colours just before the first line of a command.
-    return re.sub("\x1b(?<![^\n]\x1b)\\[[0-9;?]*[A-Za-z]", "", output.decode(errors="replace"))
+    return re.sub(_COLOURS, "", output.decode(errors="replace"))
 
 
 def is_unreachable(words: str) -> bool:

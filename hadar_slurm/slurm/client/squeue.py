@@ -15,6 +15,7 @@ from hadar_slurm.slurm.client.runner import Runner
 
 # Of one job: the fixed fields with the first free one, and each further free one.
 Texts = tuple[str, ...]
+_CUT = re.compile(r"^\d[^|\s]*(\||\Z)|squeue: |slurm_load", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,12 @@ class Fields:
         """Return the texts of each job in output for `argument(mark)`; raises SlurmOutputError."""
         # A wrapper of squeue may say more before and after the records.
         first = re.search(rf"^\d([^|\n]*\|){{{len(self.fixed.split())}}}", text, re.MULTILINE)
-        *parts, rest = text[first.start() if first else 0 :].split(mark)
+        start = first.start() if first else len(text)
+        *parts, rest = text[start:].split(mark)
         each = [iter(parts)] * len(self.free.split())
-        if re.search(r"^\d[^|\s]*(\||\Z)|^squeue: ", rest, re.MULTILINE) or len(parts) % len(each):
-            raise SlurmOutputError("squeue: the last record is not whole", text)
+        is_cut = _CUT.search(rest if first else text) or mark in text[:start]
+        if is_cut or len(parts) % len(each):
+            raise SlurmOutputError("squeue: a record is not whole", text)
         return list(zip(*each, strict=True))
 
     def named(self, texts: Texts) -> dict[str, str]:

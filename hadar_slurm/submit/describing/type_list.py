@@ -73,7 +73,8 @@ def layout_of(request: SbatchRequest, description: Description) -> Layout:
         # hadard takes tasks that fit on a node for one on a node, Slurm may distribute them.
         return Layout(None, gpus)
     if shape is not None:
-        return Layout(shape, shape.nodes)
+        least = int(description.num_nodes.partition("-")[0])
+        return Layout(Shape(least, shape.gpus_per_node), shape.nodes)
     return Layout(None, min(gpus, int(description.num_nodes.partition("-")[2])))
 
 

@@ -879,6 +879,7 @@ def test_a_script_whose_lines_sbatch_would_refuse_is_sbatch_s_to_refuse(site: Si
         ("Submitted batch job 17 on cluster b\n", "17"),
         ("17;b\n", "17;b"),
         ("Welcome to 2026\n\nSubmitted batch job 17\nsee ticket 4711\n", "17"),
+        ("2026\nSubmitted batch job 17\r\n", "17"),
         ("| a = b |\n17\n\x1b[32mnodes free: 4\n", "17"),
         ("\x1b[0m17\n\x1b[0m", "17"),
         ("nodes free: 4\n", ""),

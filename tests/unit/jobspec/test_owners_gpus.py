@@ -14,6 +14,10 @@ PLAIN = Description(steps=1, workload="w", gpus=4)
 NODES = Description(steps=1, workload="w", gpus=4, shape=Shape(2, 2), asks={"gpus-per-node": "2"})
 TASKS = Description(steps=1, workload="w", gpus=4, asks={"gpus-per-task": "v100:1"})
 OTHER = Description(steps=1, workload="w", gpus=4, asks={"gpus": "2"})
+BY_TASK = Description(steps=1, workload="w", gpus=2)
+FURTHER = Description(steps=1, workload="w", gpus=2, asks={"gres": "gpu:2,craynetwork:1"})
+SLICE = Description(steps=1, workload="w", gpus=2, shape=Shape(2, 1), asks={"gres": "gpu:2g.10gb"})
+ESTIMATED = Description(steps=1, workload="w", gpus=4, asks={"gpus-per-task": "1", "nodes": "1-1"})
 COPY = Description(
     steps=1, workload="w", gpus=1, shape=Shape(1, 1), copies=2, gangs={"v100": 1, "k80": 4}
 )
@@ -33,6 +37,10 @@ COPY = Description(
         (OTHER, Request(per_job="gres:gpu:2")),
         (OTHER, Request(per_node="gres:gpu:4", nodes=("n1",))),
         (COPY, Request(per_node="gres:gpu:k80:4", nodes=("n1",))),
+        (BY_TASK, Request(per_task="gres/gpu:1", num_nodes="1-2")),
+        (FURTHER, Request(per_node="gres:gpu:2,gres:craynetwork:1")),
+        (SLICE, Request(per_node="gres/gpu:2g.10gb", num_nodes="2-2")),
+        (ESTIMATED, Request(per_task="gres/gpu=1", num_nodes="2-2")),
     ],
 )
 def test_it_asks_as_submitted_or_as_it_is_pinned(described: Description, request_: Request) -> None:

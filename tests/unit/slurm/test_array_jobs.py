@@ -131,8 +131,8 @@ class Cluster:
     @property
     def forked(self) -> ForkedJobs:
         """Return what hadard knows of the forked jobs."""
-        assert self.backend.forked is not None
-        return self.backend.forked
+        assert self.backend.observer.forked is not None
+        return self.backend.observer.forked
 
     def averages(self) -> int:
         """Observe one second later, and return the number of averages since the last call."""
@@ -728,7 +728,7 @@ def test_a_copy_let_go_is_not_held_again_for_waiting_on_its_pin(cluster: Cluster
 
 def test_the_journal_is_told_of_copies_and_their_averages(cluster: Cluster) -> None:
     """The journal gets each copy's task and speed, and the job's averages and their time."""
-    assert cluster.backend.forked is None
+    assert cluster.backend.observer.forked is None
     cluster.start()
     cluster.averages()
     cluster.report(0, averages=2, steps_per_s=4.25)

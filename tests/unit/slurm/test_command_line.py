@@ -284,9 +284,9 @@ def test_which_slurm_it_is() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("other\nmain*\n", Partitions(("main", "other"), "main")),
-        ("other\n", Partitions(("other",))),
-        ("***\n\n| a = b | *\nmain*\n\x1b[0m\n", Partitions(("main",), "main")),
+        ("other|\nmain*|\n", Partitions(("main", "other"), "main")),
+        ("other|\n", Partitions(("other",))),
+        ("Done\n***\n\n| a = b | *\nmain*|\n\x1b[0m\n", Partitions(("main",), "main")),
         ("", Partitions(())),
     ],
 )

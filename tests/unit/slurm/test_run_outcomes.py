@@ -175,10 +175,10 @@ def test_a_failure_that_no_round_has_seen_running_counts(bench: Bench) -> None:
     bench.slurm.advance(5.0)
     bench.begin_anew()
     bench.look()
-    [records] = bench.backend._observer.estimator.records.of_work.values()
+    [records] = bench.backend.observer.estimator.records.of_work.values()
     assert records.keys() == {"v100"}
     bench.backend.observe()
-    assert not bench.backend._observer.estimator.records.news
+    assert not bench.backend.observer.estimator.records.news
     # What the run says of the type, and that the job has ended.
     assert forget(bench.profile_path, "alice") == 2
     bench.look()
@@ -242,7 +242,7 @@ def test_a_job_is_not_requeued_against_its_owners_words(
 
 def test_a_job_that_has_failed_on_all_types_is_not_requeued(bench: Bench) -> None:
     """Nothing is barred then, and nothing is tried again."""
-    records = bench.backend._observer.estimator.records
+    records = bench.backend.observer.estimator.records
     job = retried(bench)
     work = next(iter(records.of_work))
     for name in ("p100", "a100"):

@@ -73,9 +73,14 @@ def test_an_operators_own_defaults_are_not_those_of_the_commands(
     assert variables["SLURM_TIME_FORMAT"] == "%s"
 
 
-def test_what_sets_back_a_terminals_colours_is_no_part_of_a_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "colours", [r"\033[0m", r"\033(B\033[m", r"\033[0m\033[39m", r"\033[m\017"]
+)
+def test_what_sets_back_a_terminals_colours_is_no_part_of_a_line(
+    tmp_path: Path, colours: str
+) -> None:
     """Else the first node or job would have another name."""
     program = tmp_path / "scontrol"
-    program.write_text("#!/bin/sh\nprintf 'Hello\\n\\033[0mNodeName=n1 \\033[1m\\n'\n")
+    program.write_text(f"#!/bin/sh\nprintf 'Hello\\n{colours}NodeName=n1 \\033[1m\\n'\n")
     program.chmod(0o755)
     assert Runner().run([str(program)]) == "Hello\nNodeName=n1 \x1b[1m\n"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import a_cluster, a_gang, a_job, a_queue_row, some_rates
-from fakes.fake_slurm import Asked, FakeJob, FakeNode, FakeSlurm
+from fakes.fake_slurm import Asked, FakeJob, FakeNode, FakeSlurm, Rejected
 from fakes.fake_tools import FakeRunner
 
 from hadar_slurm.core.cluster import JobId, NodeName, Slot
@@ -25,7 +25,7 @@ from hadar_slurm.engine.rate_limit import AT_ONCE
 from hadar_slurm.errors import SlurmError, SlurmUnavailable
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 from hadar_slurm.jobspec.comment import encode
-from hadar_slurm.jobspec.description import Description
+from hadar_slurm.jobspec.description import Description, decode_or_none
 from hadar_slurm.jobspec.mark import split
 from hadar_slurm.placement.limits import Limit, limits
 from hadar_slurm.slurm.backend import SlurmBackend
@@ -1108,3 +1108,30 @@ def test_a_release_within_a_round_is_no_edit_of_the_owners(
     written = Ledger(site.directory / FILE_NAME)
     assert not any(written[JobId(job.key)].excluded.is_kept for job in jobs)
     assert all(written[JobId(job.key)].steers for job in jobs if job.excluded)
+
+
+def test_refused_changes_of_jobs_that_are_not_held_fail_no_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait for nothing of hadard's: one user's jobs would end the heartbeat for all."""
+    site = Site(tmp_path, "v100:1,k80:1")
+    for _ in range(2):
+        site.submit(user="alice", work_s=1000.0)
+        site.slurm.advance(1.0)
+    refused = [site.submit(user="bob") for _ in range(3)]
+    site.submit(user="alice")
+    site.apply()
+    for job in refused:
+        described = decode_or_none(split(job.comment)[0])
+        assert described is not None
+        job.comment = encode(replace(described, leaves=True))
+    update = site.slurm.update
+
+    def refusing(job: FakeJob, changes: Iterable[tuple[str, str]]) -> None:
+        if job.user == "bob":
+            raise Rejected("Requested partition configuration not available now")
+        update(job, changes)
+
+    monkeypatch.setattr(site.slurm, "update", refusing)
+    assert site.apply() == []
+    assert all(job.excluded for job in refused)
