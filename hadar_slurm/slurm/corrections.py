@@ -27,7 +27,7 @@ from hadar_slurm.slurm.jobs.seen import Course
 log = logging.getLogger(__name__)
 
 _MOST_REFUSED = 2
-_SEVERAL = 3  # so many refusals, of all jobs that are held, are not the fault of single jobs
+_SEVERAL = 3  # jobs: where all that are held are refused, it is not the fault of one of them
 # Slurm 22.05.8, just started, may start jobs without their GPUs on nodes that have not yet reported
 # to it: no job is restored for this long. Slurm marks a dead node as down later.
 NODES_REPORT_WITHIN_S = 30.0
@@ -94,7 +94,7 @@ class Corrections:
         held = {job for job in queue if self.ledger[job].holds}
         is_common = held <= self._not_restored.keys() and all(fault for _, fault in returned)
         is_common &= len({job.partition("_")[0] for job in held}) >= _SEVERAL
-        self.fault = f"no job can be restored: {returned[0].fault}" if is_common else ""
+        self.fault = f"no job can be restored: {known[min(held)]}" if is_common else ""
 
     def requeue_ended(self, seen: Observation) -> bool:
         """Requeue jobs that USR1 from hadard ended or that failed early; return if there were any.

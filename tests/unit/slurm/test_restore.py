@@ -27,6 +27,7 @@ from hadar_slurm.slurm.client.updates import (
     SetRequest,
     Update,
 )
+from hadar_slurm.slurm.corrections import Corrections
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.restore import Returned, restore_jobs
@@ -376,3 +377,15 @@ def test_a_nice_value_is_given_back_after_the_release(bench: Bench) -> None:
         bench.restore_jobs(job)
         assert job.hold == hold
         assert (job.nice, job.excluded) == (0 if not hold else 7, ())
+
+
+def test_jobs_that_could_not_be_restored_before_are_a_fault_where_none_is_left_to_try(
+    bench: Bench,
+) -> None:
+    """A round may find nothing to change on jobs that Slurm still holds."""
+    jobs = [JobId(bench.submit(Asked(per_job=parse_gpus("gpu:2"))).key) for _ in range(3)]
+    bench.ledger.note({job: Claim(state=State.HELD) for job in jobs})
+    refused = dict.fromkeys(jobs, "the site takes no changes")
+    corrections = Corrections(bench.slurm, bench.ledger, lambda: 0.0, _not_restored=refused)
+    corrections._give_back(bench.slurm.queue(), ())
+    assert corrections.fault == "no job can be restored: the site takes no changes"
