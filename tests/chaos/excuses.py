@@ -1,4 +1,4 @@
-"""Which lost edits count apart: those that Slurm does not let hadard tell from its own. Pure."""
+"""Which lost edits count apart: those that Slurm shows as it shows hadard's own changes. Pure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _seconds(time: str) -> float:
 def excused_edits(
     findings: Iterable[Finding], tasks: Mapping[str, Task], record: Record
 ) -> Iterator[Finding]:
-    """Yield the findings; apart are edits that hadard could not tell from its own.
+    """Yield the findings; apart are edits that looked to hadard as its own.
 
     Slurm cannot compare and set in one step, so the later of two writers at one moment wins. It
     also shows no difference between an owner's hold and hadard's (docs/fail-open.md).
@@ -73,7 +73,7 @@ def excused_edits(
 
 
 def _unclear_hold(edit: Edit, task: Task, spans: Sequence[Span], record: Record) -> str:
-    """Return why hadard took an owner's hold for its own; empty: it could tell."""
+    """Return why hadard took an owner's hold for its own; empty: there is no reason."""
     released = [time_s for time_s in record.releases.get(task.key, ()) if time_s < edit.begun_s]
     changed = [*(begun_s for begun_s, _ in spans), *released]
     recent = [time_s for time_s in changed if edit.begun_s - SAVED_AFTER_S < time_s]
@@ -103,9 +103,9 @@ def _is_read(since_s: float, until_s: float, record: Record) -> bool:
     return False
 
 
-def _spans(changes: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+def _spans(changes: Iterable[Mapping[str, Any]]) -> dict[str, list[Span]]:
     """Return when hadard was changing each job, from the driver's notes before and after."""
-    spans: dict[str, list[tuple[float, float]]] = {}
+    spans: dict[str, list[Span]] = {}
     begun: Mapping[str, Any] = {}
     for note in changes:
         if "wrong" not in note:

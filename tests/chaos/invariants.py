@@ -254,7 +254,11 @@ def plan_differences(notes: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
     for note in notes:
         if not note["is_same_plan"]:
             what = f"{note['policy']}: {'; '.join(note['differing'])}"
-            apart = "it had learnt where jobs wait in vain" if note["is_same_but_for_pins"] else ""
+            apart = (
+                "it had learned on which nodes jobs do not start"
+                if note["is_same_but_for_pins"]
+                else ""
+            )
             if note["stood_s"] > _STOOD_S:
                 apart = "it was stopped between its look and its plan"
             elif not note["is_same_ledger"]:

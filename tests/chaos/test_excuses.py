@@ -1,4 +1,4 @@
-"""Edits that hadard cannot tell from its own changes count apart, and no others."""
+"""Edits that look to hadard as its own changes count apart, and no others."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ class Samples:
 def test_what_slurm_shows_is_the_plan_at_every_moment(site: Site) -> None:
     """Jobs migrate to faster GPUs as others end, and every sample agrees with the journal."""
     # Rounds far longer than a sample, also on a loaded machine: most are taken between rounds.
-    site.start(round_seconds=4)
+    site.start(round_seconds=8)
     samples = Samples(site)
     with samples.taken():
         short = [site.train(RATES, steps=150 + 10 * n) for n in range(5)]
@@ -280,8 +280,8 @@ def test_what_slurm_shows_is_the_plan_at_every_moment(site: Site) -> None:
     assert samples.faults == []
     compared, wrong = samples.against_plans()
     assert wrong == []
-    # On a loaded machine most samples are taken while a round is carried out.
-    assert compared > 0
+    # On a loaded machine fewer samples are taken.
+    assert compared >= len(short) + len(long)
     assert plan_mismatches(site.lines()) == []
     stops = [a for job in (*short, *long) for a in site.actions(job) if a["do"] == "stop"]
     assert stops  # how many are worth it depends on how soon jobs end, and so on the machine

@@ -26,7 +26,7 @@ Features = Mapping[NodeName, Collection[str]]
 
 
 class TypeList(NamedTuple):
-    """The types, the fastest first; none, and why that is to be told, "" where it is not."""
+    """The types, the fastest first; without any the reason, "" where it need not be shown."""
 
     gpu_types: tuple[GpuType, ...] = ()
     why_not: str = ""
@@ -54,7 +54,7 @@ def may_list(request: SbatchRequest) -> bool:
 class Layout(NamedTuple):
     """How Slurm may distribute a job's GPUs."""
 
-    # None: in any way, on at most so many nodes.
+    # None: in any way, on at most `most_nodes`.
     shape: Shape | None
     most_nodes: int
 

@@ -112,7 +112,7 @@ def test_every_form_of_an_untyped_gang_gets_it(site: Site, words: tuple[str, ...
         ("-N2", "--gres=gpu:4", "--no-hadar"),
         ("-N2", "--gres=gpu:4", ":", "-N1"),
         ("-N2", "--gres=gpu:2,license:1"),
-        ("-N5", "--gres=gpu:4"),  # no type has so many
+        ("-N5", "--gres=gpu:4"),  # no type has that number
         ("-N2", "--gres=gpu:8"),
         ("-G9",),
         ("-G4", "--hadar-copies=2", "--hadar-steps=9"),
