@@ -33,12 +33,12 @@ def parse_gpus(text: str, *, untyped: str = "gpu") -> dict[str, int]:
 def asked_gpus(text: str) -> tuple[tuple[str, int], ...]:
     """Return GPUs by type from `gres:gpu:k80:2` (22.05) or `gres/gpu:k80:2` (later).
 
-    26.05 writes `gres/gpu:k80=2` per task.
+    26.05 writes `gres/gpu:k80=2` per task. Of several for one type the last holds, as in Slurm.
     """
     # A request for one GPU may leave the count out.
     whole = re.sub(r"gres[:/]", "", text).replace("=", ":")
     whole = re.sub(r"(^|,)(gpu(?::[^:,]*[A-Za-z][^:,]*)?)(?=,|$)", r"\1\2:1", whole)
-    return tuple(sorted(parse_gpus(whole).items()))
+    return tuple(sorted({t or "gpu": int(n) for t, n in _GPU.findall(whole) if int(n)}.items()))
 
 
 def parse_gpu_detail(text: str) -> list[tuple[str, dict[str, int]]]:

@@ -117,27 +117,27 @@ class SlurmState:
 
     def request(self, row: QueueRow) -> Request:
         """Return what a pending job asks for, in a form that may be set again unchanged."""
-        asked = self._without_sizes(row)
         sizes = self.sizes.get(row.key)
-        return replace(asked, **sizes._asdict()) if sizes else asked
+        given = sizes._asdict() if sizes else {}
+        return replace(row.request, num_nodes=self._num_nodes(row), **given)
 
-    def _without_sizes(self, row: QueueRow) -> Request:
-        request, description = row.request, decode_or_none(row.comment)
-        if description is not None and (row.restarts or "-" in description.asks.get("nodes", "")):
-            # Slurm shows the number of nodes of the last run, or its estimate for a range, and
-            # refuses more nodes than tasks.
-            return replace(request, num_nodes=description.num_nodes)
-        shown = self.num_nodes.get(row.key) or asked_nodes("", request.num_nodes)
+    def _num_nodes(self, row: QueueRow) -> str:
+        known, per_job = decode_or_none(row.comment), row.request.per_job
+        shown = self.num_nodes.get(row.key) or asked_nodes("", row.request.num_nodes)
         least, _, most = shown.partition("-")
-        is_open = most == str(parse.NO_MAXIMUM)
-        if row.restarts or (is_open and not request.per_job):
+        is_open = most == str(parse.NO_MAXIMUM) and not per_job
+        if known is not None:
+            is_estimate = "-" in known.asks.get("nodes", "") or (is_open and known.shape)
+            if row.restarts or is_estimate:
+                # Otherwise of the last run. One task may be estimated to need 2 nodes (22.05.8).
+                return known.num_nodes
+        if row.restarts or is_open:
             # GPUs are counted by node or task: with a maximum Slurm uses as many nodes as are free,
             # and so more GPUs; without one, which cannot be set again, as few as it can (22.05.8).
-            shown = f"{least}-{least}"
-        elif self.shows_invented_max_nodes and request.per_job and most == least:
-            # With the shown maximum, GPUs requested per job could need more nodes than allowed.
-            shown = asked_nodes("", least)
-        return replace(request, num_nodes=shown)
+            return f"{least}-{least}"
+        # With an invented maximum, GPUs requested per job could need more nodes than allowed.
+        is_invented = self.shows_invented_max_nodes and per_job and most == least
+        return asked_nodes("", least) if is_invented else shown
 
     @cached_property
     def cluster(self) -> Cluster:

@@ -17,6 +17,9 @@ OTHER = Description(steps=1, workload="w", gpus=4, asks={"gpus": "2"})
 BY_TASK = Description(steps=1, workload="w", gpus=2)
 FURTHER = Description(steps=1, workload="w", gpus=2, asks={"gres": "gpu:2,craynetwork:1"})
 SLICE = Description(steps=1, workload="w", gpus=2, shape=Shape(2, 1), asks={"gres": "gpu:2g.10gb"})
+TWICE = Description(
+    steps=1, workload="w", gpus=4, shape=Shape(2, 2), asks={"gpus-per-node": "2", "gres": "gpu:2"}
+)
 ESTIMATED = Description(steps=1, workload="w", gpus=4, asks={"gpus-per-task": "1", "nodes": "1-1"})
 COPY = Description(
     steps=1, workload="w", gpus=1, shape=Shape(1, 1), copies=2, gangs={"v100": 1, "k80": 4}
@@ -40,6 +43,7 @@ COPY = Description(
         (BY_TASK, Request(per_task="gres/gpu:1", num_nodes="1-2")),
         (FURTHER, Request(per_node="gres:gpu:2,gres:craynetwork:1")),
         (SLICE, Request(per_node="gres/gpu:2g.10gb", num_nodes="2-2")),
+        (TWICE, Request(per_node="gres:gpu:2,gres:gpu:2", num_nodes="2-2")),
         (ESTIMATED, Request(per_task="gres/gpu=1", num_nodes="2-2")),
     ],
 )
@@ -60,6 +64,7 @@ def test_it_asks_as_submitted_or_as_it_is_pinned(described: Description, request
         (TASKS, Request(per_task="gres/gpu:v100=2", num_nodes="1-4")),
         (TASKS, Request(per_task="gres/gpu:k80=1", num_nodes="1-4")),
         (COPY, Request(per_node="gres:gpu:2", nodes=("n1",))),
+        (TWICE, Request(per_node="gres:gpu:2,gres:gpu:4", num_nodes="2-2")),
     ],
 )
 def test_what_its_owner_has_changed_is_seen(described: Description, request_: Request) -> None:
