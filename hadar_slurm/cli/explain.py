@@ -80,10 +80,10 @@ def explain(
         if found is not None:
             changed_to = slurm.state if job_found.differs else ""
             print_explanation(console, found, standing, changed_to=changed_to)
-            if slurm.record is not None and (remedy := slurm.record.remedy(job)):
-                console.print(remedy, markup=False)
         elif ended is None:
             console.print(why_not, markup=False)
+        if ended is None and slurm.record is not None and (remedy := slurm.record.remedy(job)):
+            console.print(remedy, markup=False)
     if answer not in (Answer.FOUND, Answer.ENDED):
         raise typer.Exit(1)
 

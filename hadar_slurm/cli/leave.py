@@ -17,6 +17,7 @@ from hadar_slurm.jobspec.opting_out import with_opt_out
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.updates import Release, SetStartNow
+from hadar_slurm.status.words import legible
 
 
 def leave(
@@ -49,7 +50,7 @@ def leave(
                     if fault is not None:
                         raise fault
         except (UsageError, JobSpecError, SlurmError) as error:
-            typer.echo(f"hadar: {error}", err=True)
+            typer.echo(f"hadar: {legible(str(error))}", err=True)
             failed = True
         else:
             typer.echo(f"job {job} is left to Slurm")

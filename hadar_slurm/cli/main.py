@@ -116,7 +116,9 @@ def app() -> None:
     try:
         commands(prog_name="hadar")
     except HadarError as error:
-        print(f"hadar: {error}", file=sys.stderr)
+        from hadar_slurm.status.words import legible
+
+        print(f"hadar: {legible(str(error))}", file=sys.stderr)
         sys.exit(2 if isinstance(error, UsageError) else 1)
 
 

@@ -27,6 +27,7 @@ from hadar_slurm.state.heartbeat import remove_heartbeat
 from hadar_slurm.state.heartbeat_reader import read_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.locks import RELEASE, lock
+from hadar_slurm.status.words import legible
 
 _POLL_S = 0.5
 
@@ -152,7 +153,8 @@ def _print(answers: tuple[Returned, ...], kept_for: str, held: int, *, as_json: 
         typer.echo(json.dumps(tree))
         return
     for answer in failures:
-        typer.echo(f"hadar: job {answer.job} is not released: {answer.fault}", err=True)
+        fault = legible(str(answer.fault))
+        typer.echo(f"hadar: job {answer.job} is not released: {fault}", err=True)
     done = f"{len(released)} jobs released to plain Slurm"
     typer.echo(f"nothing released: {kept_for}" if kept_for else done)
     if held:

@@ -150,10 +150,10 @@ class JobSearch:
 
 
 def _left_for_good(job: str, record: JobRecord) -> str:
-    """Return what hadard does with a job that Slurm cannot start, and what its owner can do."""
+    """Return what hadard does with a job that Slurm cannot start."""
     is_held = record.row is not None and record.row.is_held
     does = "hadard ends its hold and leaves it to Slurm" if is_held else "it is left to Slurm"
-    return f"job {job}: {does}\n{record.remedy(job)}"
+    return f"job {job}: {does}"
 
 
 def search(config: Config, path: Path, job: str, *, asks_slurm: bool) -> JobSearch:

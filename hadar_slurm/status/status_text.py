@@ -110,7 +110,7 @@ def status_parts(
     parts.append(table)
     jobs = ", ".join(f"{count} {phase}" for phase, count in found.jobs.items())
     parts.append(f"jobs: {jobs or 'none'}")
-    parts += [f"  {count} wait: {reason}" for reason, count in found.waiting.items()]
+    parts += [Text(f"  {count} wait: {reason}") for reason, count in found.waiting.items()]
     broken = list(found.left_out.items())
     parts += [Text(f"  job {job} is left out: {why}") for job, why in broken[:_MOST_REMARKS]]
     if len(broken) > _MOST_REMARKS:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import io
-import re
 import sys
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from hadar_slurm.journal.values import gang_from_tree
 from hadar_slurm.status.jobs import CopyState, Forked
@@ -20,8 +20,32 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
 
 # Files and pipes have room for all columns side by side, whatever the GPU types.
 _FILES = 400
-# Those of ASCII, of which a line break and a tab are harmless, and of Latin-1.
-_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Of a longer text the rest is left out, as in hadard's log.
+_MOST_CHARACTERS = 4000
+
+
+def escaped(text: str) -> str:
+    """Return a text as one line, with characters that do not print as `\\x1b` or `\\u202e`.
+
+    Those are control characters, line breaks, marks that reverse or hide text beside them, and what
+    cannot be encoded.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def legible(text: str) -> str:
+    """Return a text that another user may have chosen so that it can be shown anywhere."""
+    return escaped(text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}...")
+
+
+def _fit(part: RenderableType) -> RenderableType:
+    """Return a text as `legible`; a string may be this program's own, with its line breaks."""
+    if isinstance(part, Text) and (plain := legible(part.plain)) != part.plain:
+        part = part.copy()
+        part.plain = plain
+    return "\n".join(map(legible, part.split("\n"))) if isinstance(part, str) else part
 
 
 class _Unpadded(io.TextIOBase):
@@ -49,15 +73,22 @@ class _Unpadded(io.TextIOBase):
 
 
 class SafeConsole(Console):
-    """Prints texts of users, such as the name of a workload, without commands to the terminal."""
+    """Prints texts of users, such as the name of a workload, each in one line and `legible`."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield what is printed, texts without their control characters."""
-        for text, style, control in super().render(renderable, options):
-            is_safe = control or text.isprintable()
-            yield Segment(text if is_safe else _UNSAFE.sub("", text), style, control)
+        """Yield what is printed, in letters that the output's encoding has."""
+        for text, style, control in super().render(_fit(renderable), options):
+            known = text.encode(self.encoding, "backslashreplace").decode(self.encoding)
+            yield Segment(known, style, control)
+
+
+class _Table(Table):
+    """A table whose columns have the width of what is printed."""
+
+    def add_row(self, *cells: RenderableType | None, **settings: Any) -> None:
+        super().add_row(*(None if cell is None else _fit(cell) for cell in cells), **settings)
 
 
 def output_console() -> Console:
@@ -71,7 +102,7 @@ def output_console() -> Console:
 
 def table_of(*headings: str) -> Table:
     """Return an empty table; a column whose heading begins with `#` is on the right."""
-    table = Table(box=None, pad_edge=False)
+    table = _Table(box=None, pad_edge=False)
     for heading in headings:
         is_number = heading.startswith("#")
         table.add_column(heading.removeprefix("#"), justify="right" if is_number else "left")

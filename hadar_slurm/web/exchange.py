@@ -13,6 +13,8 @@ from http.server import BaseHTTPRequestHandler
 from io import BytesIO
 from typing import NamedTuple
 
+from hadar_slurm.status.words import legible
+
 PLAIN = "text/plain; charset=utf-8"
 _HEADERS = {
     "Content-Security-Policy": (
@@ -89,7 +91,7 @@ class RequestReader(BaseHTTPRequestHandler):
         try:
             answer = self.answer(self.path, self.headers.get("Accept", ""))
         except Exception:
-            log.exception("%s failed", self.path.split("?", 1)[0])
+            log.exception("%s failed", legible(self.path.split("?", 1)[0]))
             self._say(HTTPStatus.INTERNAL_SERVER_ERROR, "This page could not be made; see the log.")
             return
         self._send(answer)

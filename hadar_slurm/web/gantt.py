@@ -19,7 +19,7 @@ from hadar_slurm.journal import Line
 from hadar_slurm.metrics import Segment
 from hadar_slurm.status.use import Labels
 from hadar_slurm.web.history import OTHERS
-from hadar_slurm.web.words import Clock, duration
+from hadar_slurm.web.words import Clock, clean, duration
 
 # With more GPUs a row would be less than three pixels high, and the page too long.
 MAX_GPUS = 512
@@ -204,7 +204,7 @@ def _drawn(
         "top": bar.top,
         "height": height,
         "is_thin": bar.row.height < 9,
-        "title": "\n".join(filter(None, (job, user_and_work, str(segment.gang), times))),
+        "title": "\n".join(filter(None, (job, clean(user_and_work), str(segment.gang), times))),
         "job_id": segment.job_id,
         "id_class": id_class if has_room else "",
         "middle": _percent((left + right) / 2),

@@ -39,8 +39,8 @@ TEMPLATES = Environment(
     loader=PackageLoader(__package__),
     autoescape=True,
     undefined=StrictUndefined,
-    # A macro's markup is unchanged, other values are clean.
-    finalize=lambda value: value if hasattr(value, "__html__") else words.clean(value),
+    # A macro's markup is unchanged, other values can be encoded.
+    finalize=lambda value: value if hasattr(value, "__html__") else words.encodable(value),
     trim_blocks=True,
     lstrip_blocks=True,
     # An upgrade of the files must not change the pages of a running server.
@@ -148,7 +148,7 @@ def claims(view: PageRequest) -> str:
             here="/claims",
             found=found,
             rows=rows[(page - 1) * MANY : page * MANY],
-            jobs=[(job, history.now.jobs[job.job].get("remarks", ())) for job in jobs[:MANY]],
+            jobs=[(job, list(history.now.jobs[job.job].get("remarks", ()))) for job in jobs[:MANY]],
             num_jobs=len(jobs),
             many=MANY,
             page=page,

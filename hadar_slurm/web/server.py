@@ -124,7 +124,10 @@ class Server:
 
     def answer(self, target: str, accept: str) -> Response:
         """Return the answer to a GET."""
-        parts = urlsplit(target)
+        try:
+            parts = urlsplit(target)
+        except ValueError:
+            parts = urlsplit("")
         if parts.path == "/metrics":
             return Response(*exposition(self._follower, accept, self._now_s(), self._pulse))
         if kind := _FILES.get(parts.path):

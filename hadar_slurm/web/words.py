@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
+
+from hadar_slurm.status.words import escaped, legible
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86400.0
 # Between ticks of an axis, in seconds.
@@ -16,13 +17,16 @@ _STEPS_S = [
     *(n * _HOUR_S for n in (1, 2, 3, 6, 12)),
     *(n * _DAY_S for n in (1, 2, 3, 4, 7, 14, 28, 56, 112, 224, 448)),
 ]
-# Not allowed in HTML, and harmful on terminals.
-_UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def clean(value: object) -> str:
-    """Return a value as text that can be encoded and shown."""
-    return _UNFIT.sub("\N{REPLACEMENT CHARACTER}", str(value))
+    """Return a text of others as one line that can be encoded and shown."""
+    return legible(str(value))
+
+
+def encodable(value: object) -> str:
+    """Return a text of this program, in which only line breaks are not printed, whole."""
+    return "\n".join(map(escaped, str(value).split("\n")))
 
 
 def count(number: int, one: str, many: str = "") -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from hadar_slurm.cli.completing import ConfigOption, JsonOption
 from hadar_slurm.config import Config, read_config
@@ -82,16 +83,14 @@ def _print_tables(
         for row in measured:
             spread = "across nodes" if row["is_spread"] else ""
             numbers = str(row["gpus"]), spread, f"{row['steps_per_s']:.4g}", str(row["reports"])
-            # Job names may hold what looks like rich's markup.
             texts = (row["user"], row["workload"], row["gpu_type"], *numbers)
-            table.add_row(*(text.replace("[", r"\[") for text in texts))
+            table.add_row(*map(Text, texts))
         console.print(table)
     if trained:
         table = table_of("user", "workload", "#GPUs", "#ended jobs", "#median")
         for row in trained:
             numbers_of = str(row["gpus"]), str(row["jobs"]), span(row["median_s"])
-            cells = (row["user"], row["workload"], *numbers_of)
-            table.add_row(*(text.replace("[", r"\[") for text in cells))
+            table.add_row(*map(Text, (row["user"], row["workload"], *numbers_of)))
         console.print(table)
 
 

@@ -66,6 +66,13 @@ def test_speeds_and_barred_types_are_shown(site: Site) -> None:
     assert {row["gpu_type"] for row in found["barred"]} == {"v100", "k80"}
 
 
+def test_no_name_of_a_job_is_markup(site: Site) -> None:
+    """Not even one that escapes brackets: a tag that closes nothing would end the command."""
+    site.profile.speeds.measure(Workload("eve", r"a\[/] \[red]b\\"), Place("k80", 1), 2.0)
+    site.profile.sync()
+    assert re.search(r"eve +" + re.escape(r"a\[/] \[red]b\\") + " +k80", site.run("show").stdout)
+
+
 def test_what_is_forgotten_is_gone(site: Site) -> None:
     """Of one workload or all of a user; status 1 if nothing was known."""
     site.fill()

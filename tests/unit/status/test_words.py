@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import re
 import sys
 
 import pytest
 from rich.table import Table
 from rich.text import Text
 
-from hadar_slurm.status.words import output_console, table_of
+from hadar_slurm.status.words import legible, output_console, table_of
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
@@ -29,18 +28,34 @@ def test_a_table_in_a_file_has_only_letters_of_its_encoding(
     assert [line for line in lines if line != line.rstrip()] == []
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_texts_of_users_give_no_commands_to_terminals(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool
+def test_texts_of_users_are_one_line_of_letters(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, *, is_terminal: bool
 ) -> None:
-    """A workload may be named by a job's owner, and an operator prints it."""
+    """A workload may be named by a job's owner: a comment holds any character, also half a pair.
+
+    It gives no commands to an operator's terminal, makes no lines, hides and reverses nothing
+    beside it, and ends no command.
+    """
     monkeypatch.setenv("FORCE_COLOR", "1" if is_terminal else "")
     monkeypatch.setenv("TERM", "dumb" if is_terminal else "xterm")
-    name = "A\x1b]0;title\x07\r\x9b31mé B"
-    table = table_of("workload")
-    table.add_row(Text(name))
+    kept = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(kept, encoding=encoding))
+    name = "A\x1b]0;title\n\x9b31m\u202e\u200b\udc80 B"
+    table = table_of("workload", "user")
+    table.add_row(Text(name), "eve")
+    console = output_console()
     for part in (name, Text(name), table):
-        output_console().print(part)
-    shown = capsys.readouterr().out
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", shown)
-    assert len(re.findall(r"A\]0;title31mé B", shown)) == 3
+        console.print(part)
+    console.print(f"workload: {name} \u65e5", markup=False)
+    sys.stdout.flush()
+    shown = kept.getvalue().decode(encoding)
+    assert [sign for sign in shown if not (sign.isprintable() or sign == "\n")] == []
+    assert shown.count(r"A\x1b]0;title\n\x9b31m\u202e\u200b\udc80 B") == 4
+    assert ("\u65e5" if encoding == "utf-8" else r"\u65e5") in shown
+    assert len(shown.splitlines()) == 5
+
+
+def test_a_long_text_of_a_user_is_cut() -> None:
+    assert len(legible("x" * 1_000_000)) < 5000

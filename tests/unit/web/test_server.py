@@ -18,7 +18,9 @@ from hadar_slurm.errors import UsageError
 from hadar_slurm.web.follower import Follower
 from hadar_slurm.web.server import Address, Server, parse_address
 
-EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&lt;\u202e\x00\ud800"
+EVIL = (
+    "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&lt;\u202e\x00\ud800\x1b\u200b\u2028"
+)
 
 
 class Site:
@@ -195,6 +197,21 @@ def test_claims_are_shown_against_what_was_measured(path: Path) -> None:
     assert '1 user is believed less:\n<a href="/claims">' in body
 
 
+def test_a_job_without_remarks_is_among_the_claims(path: Path) -> None:
+    """A job that is planned with other steps than claimed may have no remark."""
+    write(path, a_line(0, {"4": a_job("n1:V100:1", user="eve", claimed_steps=200)}))
+    with site(path) as web:
+        assert "4eveResNet-502001,000–" in Checker(web.ask("/claims")[2]).text
+
+
+def test_a_long_name_takes_little_room(path: Path) -> None:
+    """A text of others is cut: each is in a page several times."""
+    long = "x" * 1_000_000
+    write(path, a_line(0, {"4": a_job(user=long, workload=long, remarks=[long])}, errors=[long]))
+    with site(path) as web:
+        assert len(web.ask("/")[2]) < 100_000
+
+
 def test_the_claims_of_many_users_have_pages(path: Path) -> None:
     judged = {f"user{n:03}": {"work": {str(n): [1000, 1000 + n]}} for n in range(250)}
     write(path, a_line(0, judged=judged))
@@ -224,7 +241,7 @@ def test_use_is_grouped(path: Path, by: str) -> None:
 
 
 def test_hostile_names_are_text(path: Path) -> None:
-    """Names of users, jobs and workloads never become elements."""
+    """Names of users, jobs and workloads never become elements, and hide or reverse no text."""
     jobs = {
         f"1{EVIL}": a_job("n1:V100:1", user=EVIL, workload=EVIL),
         f"2{EVIL}": a_job(user=EVIL, workload=EVIL, account=EVIL),
@@ -246,7 +263,7 @@ def test_hostile_names_are_text(path: Path) -> None:
             assert page.tags.count("script") == 1
             assert "img" not in page.tags
             assert "<script>alert" not in body
-            assert "\x00" not in body
+            assert [sign for sign in body if not (sign.isprintable() or sign == "\n")] == []
         shown = Checker(web.ask("/")[2]).text
         assert "<script>alert(1)</script>" in shown
         assert list(parse(web.ask("/metrics")[2]))
@@ -345,6 +362,16 @@ def test_odd_requests_get_no_page(path: Path, request_: bytes) -> None:
         assert b"root:" not in answer
         assert b"Traceback" not in answer
         assert web.ask("/")[0] == 200
+
+
+def test_an_address_that_is_none_is_no_fault_of_the_page(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is not found; the log has no text of a client."""
+    with site(path) as web:
+        answer = web.send(b"GET http://[\x1b]0;x HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.0 404 ")
+    assert caplog.text == ""
 
 
 def test_browsers_are_told_to_take_nothing_else(path: Path) -> None:

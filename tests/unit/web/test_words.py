@@ -16,17 +16,14 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 
 def test_nothing_in_a_name_is_markup() -> None:
-    """Brackets, quotes and invalid characters are escaped or replaced everywhere."""
-    evil = "<script>alert(1)</script>\"' onload=x \x00\ud800&amp;"
+    """Brackets, quotes and characters that do not print are escaped everywhere."""
+    evil = "<script>alert(1)</script>\"' onload=x \x00\ud800&amp;\u202e"
     macros = TEMPLATES.from_string(
         '{% from "macros.html.j2" import name, link %}'
         "{{ evil }}{{ name(evil) }}{{ link(evil, evil, true) }}"
     )
     shown = macros.render(evil=evil)
-    safe = (
-        "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39; onload=x \N{REPLACEMENT CHARACTER}"
-        "\N{REPLACEMENT CHARACTER}&amp;amp;"
-    )
+    safe = "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39; onload=x \\x00\\ud800&amp;amp;\\u202e"
     assert shown.replace(safe, "_") == (
         '_<bdi class="name" title="_">_</bdi><a href="_" aria-current="page">_</a>'
     )
