@@ -132,12 +132,12 @@ def parse_report(text: bytes, origin: str) -> ProgressReport:
             synchronous=tree.get("synchronous", False) is True,
         )
     except MALFORMED as error:
-        raise ReportError(f"{origin}: not a progress report: {error!r}") from error
+        raise ReportError(f"{origin}: not a progress report: {error!r:.200}") from error
     numbers = (getattr(report, name) for name in ("restart", "steps_done", *_OPTIONAL_NUMBERS))
     if report.version != VERSION:
         raise ReportError(of_version(origin, report.version))
     if report.state not in STATES:
-        raise ReportError(f"{origin}: state {report.state!r}, expected one of {', '.join(STATES)}")
+        raise ReportError(f"{origin}: state {report.state!r:.40}, not one of {', '.join(STATES)}")
     if not all(0 <= number <= MAX_NUMBER for number in numbers):
         raise ReportError(f"{origin}: a number is negative, not finite or above {MAX_NUMBER:g}")
     return report

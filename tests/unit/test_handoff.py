@@ -6,6 +6,7 @@ import ast
 import contextlib
 import errno
 import json
+import logging
 import math
 import os
 import subprocess
@@ -21,6 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadar_slurm import handoff
+from hadar_slurm.core.cluster import JobId
+from hadar_slurm.engine.notices import Notices
 from hadar_slurm.handoff import ProgressReport, ReportError, user_reports
 
 GOOD = {"restart": 1, "state": "running", "steps_done": 7, "steps_per_s": 2.5, "version": 1}
@@ -373,7 +376,7 @@ def test_a_large_file_is_refused(tmp_path: Path) -> None:
         (text_of(steps_done=math.nan), "not a progress report"),
         (text_of(steps_done=math.inf), "not a progress report"),
         (text_of(version=2), "version 2, this reads 1"),
-        (text_of(state="happy"), "state 'happy', expected one of running, saved, done"),
+        (text_of(state="happy"), "state 'happy', not one of running, saved, done"),
         (text_of(restart=-1), "a number is negative"),
         (text_of(steps_done=-1), "a number is negative"),
         (text_of(steps_done=10**400), "a number is negative, not finite or above"),
@@ -386,6 +389,22 @@ def test_a_report_that_cannot_be_true_is_refused(text: bytes, words: str) -> Non
     """The error names the file and the fault."""
     with pytest.raises(ReportError, match=f"there: {words}"):
         handoff.parse_report(text, "there")
+
+
+def test_what_is_said_of_reports_has_an_end(caplog: pytest.LogCaptureFixture) -> None:
+    """A job may replace its report by another wrong one before each round."""
+    notices = Notices()
+    for number in range(1000):
+        for text in (text_of(state=f"{number}" * 9000), text_of(time_s=f"{number}x" * 9000)):
+            with pytest.raises(ReportError) as caught:
+                handoff.parse_report(text, "there")
+            assert len(str(caught.value)) < 300
+            notices.say(JobId("7"), str(caught.value), logging.WARNING)
+        notices.keep([JobId("7")])
+    assert len(caplog.records) == 100
+    notices.keep([])
+    notices.say(JobId("7"), "again", logging.WARNING)
+    assert len(caplog.records) == 101
 
 
 @given(
