@@ -207,4 +207,4 @@ def _short(text: str, most: int) -> str:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:4]
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:4]

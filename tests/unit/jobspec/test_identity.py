@@ -119,6 +119,13 @@ def test_what_says_nothing_is_completed() -> None:
     assert {family(shown) for shown in (one, *others)} == {"job:run.sh"}
 
 
+def test_a_directory_need_not_be_utf_8() -> None:
+    """A name in Latin-1 is one in Python as well."""
+    assert workload_of_shown(Shown("run.sh", "run.sh", "/home/d\udce9p")).startswith(
+        "job:run.sh (in"
+    )
+
+
 def test_directories_of_runs_are_left_out() -> None:
     places = ("/home/ann/p/2024-03-01_12-00-00", "/home/ann/p/2024-03-02_09-30-11")
     assert len({workload_of_shown(Shown("run.sh", "run.sh", place)) for place in places}) == 1
