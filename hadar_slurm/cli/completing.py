@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -78,7 +79,8 @@ def own_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the user's own jobs in Slurm's queue, each array once."""
     with suppress(HadarError, OSError):
         runner = Runner(_config(ctx).slurm_conf, _SQUEUE_LIMIT_S)
-        names = dict.fromkeys(runner.run(["squeue", "--me", "-h", "-o", "%F"]).split())
+        text = runner.run(["squeue", "--me", "-h", "-o", "%F|"])
+        names = dict.fromkeys(re.findall(r"^(\d+)\|$", text, re.MULTILINE))
         return [name for name in names if name.startswith(incomplete)]
     return []
 

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from hadar_slurm.errors import HadarError, UsageError
 from hadar_slurm.submit.call import call_for
@@ -78,16 +79,16 @@ def _submit(request: SbatchRequest) -> int:
     if not (is_json or call.is_held_late):
         _print_line(request, call)
         become(sbatch, call.argv, {**environment, **call.variables})
-    from hadar_slurm.submit.trial import submit, submitted
+    from hadar_slurm.submit.trial import submit
 
-    status, answer, call = submit(sbatch, call, environment)
-    named = submitted(answer)
-    if is_json and (named or status == 0):
-        _print_call(call, named, is_json=True)
-    elif not is_json:
-        if status == 0:
-            _print_line(request, call)
-        _print(answer)
+    status, answer, call, job = submit(sbatch, call, environment)
+    if job or status == 0:
+        _print_line(request, call)
+        if is_json:
+            _print_call(call, job, is_json=True)
+    # What sbatch has printed in place of a job's number may say why.
+    if not (is_json and job):
+        _print(answer, sys.stderr if is_json else sys.stdout)
     return status
 
 
@@ -96,12 +97,21 @@ def _print_call(call: Call, answer: str = "", *, is_json: bool) -> None:
     from hadar_slurm.submit.describing.preview import as_json, as_text
 
     job, _, cluster = answer.partition(";")
-    _print((as_json(call, job or None, cluster or None) if is_json else as_text(call)) + "\n")
+    text = as_json(call, job or None, cluster or None) if is_json else as_text(call)
+    _print(f"{text}\n", sys.stdout)
 
 
-def _print(text: str) -> None:
-    """Print a text that the user's locale may not be able to encode."""
-    sys.stdout.buffer.write(os.fsencode(text))
+def _print(text: str, stream: TextIO | None) -> None:
+    """Print a text that the user's locale may not be able to encode.
+
+    A failure to print changes nothing, as for sbatch: the job is submitted.
+    """
+    try:
+        if stream is not None:
+            with open(stream.fileno(), "wb", closefd=False) as file:
+                file.write(os.fsencode(text))
+    except OSError:
+        return
 
 
 def _print_line(request: SbatchRequest, call: Call, *notes: str) -> None:

@@ -24,7 +24,7 @@ def become(sbatch: RealSbatch, argv: Sequence[str], environment: Mapping[str, st
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
-        os.execve(sbatch.path, tuple(argv), {**environment, **sbatch.variables})
+        os.execve(sbatch.path, sbatch.words(argv), {**environment, **sbatch.variables})
     except OSError as error:
         raise SbatchNotFound(f"cannot execute {sbatch.path}: {error.strerror}") from error
 

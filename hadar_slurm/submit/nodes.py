@@ -1,4 +1,4 @@
-"""What sinfo and scontrol say of the nodes that a job may have: Slurm is asked once."""
+"""What sinfo says of the nodes that a job may have: Slurm is asked once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from hadar_slurm.core.cluster import Cluster, Node, NodeName
 from hadar_slurm.core.time_limit import format_time_limit, parse_time_limit
 from hadar_slurm.errors import JobSpecError, SlurmError
-from hadar_slurm.jobspec.constraint import allows
+from hadar_slurm.jobspec.constraint import allows, fold, fold_out
 from hadar_slurm.jobspec.description import Description, is_node_list
 from hadar_slurm.jobspec.gres import parse_gpus
 from hadar_slurm.slurm.client.runner import Runner
@@ -20,7 +20,7 @@ from hadar_slurm.submit.request import SbatchRequest
 _SINFO = ("sinfo", "-h", "-N", "-o", "%N|%G|%P|%L|%l|%b")
 # All else is what a wrapper of sinfo says of its own.
 _ROW = re.compile(r"^([\w.-]+)" + r"\|([^|\n]+)" * 4 + r"\|(.+)$", re.MULTILINE)
-_CLOSED = ("sinfo", "-h", "-N", "-t", "down,drain,fail,maint,no_respond", "-o", "%N")
+_CLOSED = ("sinfo", "-h", "-N", "-t", "down,drain,fail,maint,no_respond", "-o", "%N|")
 
 
 class OpenNodes(NamedTuple):
@@ -47,15 +47,14 @@ def open_nodes(request: SbatchRequest, *, heeds_excluded: bool) -> OpenNodes:
     partitions, excluded = values.get("partition"), values.get("exclude", "")
     is_allowed = allows(values.get("constraint", ""))
     try:
-        runner = Runner(timeout_s=10)
-        text = runner.run(_SINFO)
-        is_heeded = excluded and heeds_excluded
-        hostnames = ["scontrol", "show", "hostnames", excluded]
-        not_here = set(runner.run(hostnames).split()) if is_heeded else set()
+        rows = _ROW.findall(Runner(timeout_s=10).run(_SINFO))
+        not_here = set(fold_out(excluded if heeds_excluded else ""))
     except SlurmError:
+        rows = []
+    if not rows:  # without nodes nothing is known of them
         return OpenNodes(limit_s=limit_s)
     everywhere, here, features, limits, most_s = {}, {}, {}, set(), set()
-    for name, gres, partition, default, most, its_features in _ROW.findall(text):
+    for name, gres, partition, default, most, its_features in rows:
         everywhere[name] = node = Node.of(name, parse_gpus(gres))
         if partitions is None:
             is_here = partition.endswith("*")
@@ -79,7 +78,8 @@ def open_nodes(request: SbatchRequest, *, heeds_excluded: bool) -> OpenNodes:
 
 def closed_nodes() -> frozenset[str]:
     """Return the nodes that take no work now; raises SlurmError where Slurm does not answer."""
-    return frozenset(Runner(timeout_s=10).run(_CLOSED).split())
+    text = Runner(timeout_s=10).run(_CLOSED)
+    return frozenset(re.findall(r"^([\w.-]+)\|$", text, re.MULTILINE))
 
 
 class PlacedJob(NamedTuple):
@@ -122,7 +122,6 @@ def on_open_nodes(
         return why if is_plain else PlacedJob(description, cluster)
     excludes = ",".join(filter(None, (description.excludes, *others)))
     if not is_node_list(excludes):
-        argv = ["scontrol", "show", "hostlistsorted", excludes]
-        excludes = Runner(timeout_s=10).run(argv).strip()
+        excludes = fold(fold_out(excludes))
     left = Cluster.of(n for n in cluster.nodes if n.name not in others)
     return PlacedJob(replace(description, excludes=excludes), left)

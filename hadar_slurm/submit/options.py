@@ -49,8 +49,8 @@ _SHORT_NAMES = {
 COMPONENT = ":"
 # Variables that give sbatch options which hadar-sbatch reads. They override the script.
 _NAMED_ALIKE = """
-    clusters constraint exclusive export gpus gpus-per-node gpus-per-task gres no-requeue open-mode
-    partition reservation
+    clusters constraint container exclusive export gpus gpus-per-node gpus-per-socket gpus-per-task
+    gres job-name no-requeue open-mode partition qos reservation
     """
 _VARIABLES = {f"SBATCH_{name.upper().replace('-', '_')}": name for name in _NAMED_ALIKE.split()} | {
     "SBATCH_ARRAY_INX": "array",

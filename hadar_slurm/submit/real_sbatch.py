@@ -8,7 +8,7 @@ executed once, with its file in HADAR_SBATCH_TRIED, and skipped in the second ca
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from hadar_slurm.errors import HadarError
@@ -31,6 +31,12 @@ class RealSbatch(NamedTuple):
 
     path: str
     variables: Mapping[str, str]
+    # A script without `#!`, which `path`, a shell, executes as every shell does; "": none.
+    script: str = ""
+
+    def words(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """Return the words with which the program is called instead of `argv`."""
+        return (self.path, self.script, *argv[1:]) if self.script else tuple(argv)
 
 
 def is_second_call(environment: Mapping[str, str]) -> bool:
@@ -52,10 +58,12 @@ def find_sbatch(environment: Mapping[str, str], own_path: str) -> RealSbatch:
         raise SbatchNotFound(f"{fault}: {_REMEDY}")
     variables, content = {}, _content(path)
     # A script, or a program that names hadar-sbatch, could execute it.
-    if content.startswith(b"#!") or b"hadar-sbatch" in content:
+    is_script = bool(content) and not content.startswith(b"\x7fELF")
+    if is_script or b"hadar-sbatch" in content:
         tried = [*_tried(environment), _identity(path)]
         variables[TRIED_VARIABLE] = f"{environment.get('SLURM_JOB_ID', '')}/{':'.join(tried)}"
-    return RealSbatch(path, variables)
+    has_shell = is_script and not content.startswith(b"#!")
+    return RealSbatch("/bin/sh", variables, path) if has_shell else RealSbatch(path, variables)
 
 
 def _named(named: str, environment: Mapping[str, str], own_path: str) -> str:

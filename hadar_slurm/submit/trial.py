@@ -5,6 +5,10 @@ would be accepted, and found impossible when hadard releases it. So hadar-sbatch
 `--test-only`. Slurm refuses such a trial also of jobs that it would let wait, for nodes that are
 down or for a reservation. Then the job is submitted without its hold, so that sbatch itself refuses
 or accepts it, and held at once where it is accepted: it could not start now.
+
+A site's filter or a wrapper of sbatch may print more, and change the exit status. So the words of a
+trial count before its status, and where the answer has more than the number of the job, Slurm is
+asked which of the numbers in it is a job of this user, described as in the call.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from hadar_slurm.errors import SlurmError
 from hadar_slurm.slurm.client.runner import Runner, is_unreachable
@@ -23,9 +28,14 @@ from hadar_slurm.submit.request import SbatchRequest
 
 # With these reasons Slurm accepts a job that it does not start as it was submitted.
 _NEVER = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints")
-# sbatch's answer, without and with --parsable; another may be a line of a wrapper.
+# sbatch's answer, without and with --parsable.
 _SENTENCE = re.compile(r"Submitted batch job (\d+)")
-_NUMBER = re.compile(r"^(?:\x1b\[[\d;]*m)*(\d+(?:;\S+)?)\s*$", re.MULTILINE)
+_COLOUR = r"\x1b\[[\d;]*m"
+_NUMBER = re.compile(rf"^(?:{_COLOUR})*(\d+(?:;[^\s\x1b]+)?)(?:{_COLOUR}|\s)*$", re.MULTILINE)
+_SQUEUE = ("squeue", "--me", "-h", "-t", "all", "-o", "%F|%r|%k")
+_ROW = re.compile(r"^(\d+)\|([^|\n]*)\|(.*)$", re.MULTILINE)
+# What a trial says of a job that could start, and of one that is refused.
+_ACCEPTED, _REFUSED = " to start at ", "allocation failure: "
 # A trial that takes longer is given up, and the job is submitted.
 _TRIAL_S = 5.0
 
@@ -57,47 +67,82 @@ def is_refused(
     name, *words = argv
     trial = (name, "--test-only", *words)
     try:
-        done = _done(sbatch, trial, environment, timeout_s=_TRIAL_S, stderr=subprocess.PIPE)
+        done = _done(sbatch, trial, environment, timeout_s=_TRIAL_S, stderr=subprocess.STDOUT)
     except subprocess.TimeoutExpired:
         return False
     finally:
         if is_piped:
             os.lseek(0, 0, os.SEEK_SET)
-    return done.returncode != 0 and not is_unreachable(done.stderr.decode(errors="replace"))
+    said = done.stdout.decode(errors="replace")
+    is_failed = _REFUSED in said or (done.returncode != 0 and _ACCEPTED not in said)
+    return is_failed and not is_unreachable(said)
 
 
-def submit(sbatch: RealSbatch, call: Call, environment: Mapping[str, str]) -> tuple[int, str, Call]:
-    """Run sbatch, and return its status, what it printed, and the call as it then stands."""
+class SbatchAnswer(NamedTuple):
+    """sbatch's status and output, the call as it then stands, and `JOB` or `JOB;CLUSTER`."""
+
+    status: int
+    answer: str
+    call: Call
+    # "": there is none, or it is not known.
+    job: str
+
+
+def submit(sbatch: RealSbatch, call: Call, environment: Mapping[str, str]) -> SbatchAnswer:
+    """Run sbatch, and hold the job that it names if that is to be held late."""
     argv = call.unheld if call.is_held_late else call.argv
     done = _done(sbatch, argv, {**environment, **call.variables})
     # For a process that a signal ended, the status that a shell gives.
     status = done.returncode if done.returncode >= 0 else 128 - done.returncode
     answer = os.fsdecode(done.stdout)
-    if call.is_held_late and status == 0 and (why := _hold(answer)):
-        call = call.left(why)
-    return status, answer, call
+    texts = [*_NUMBER.findall(answer), *_SENTENCE.findall(answer)]
+    # No wrapper prints the name of another cluster, whose jobs are not seen here.
+    job = next((text for text in reversed(texts) if ";" in text), texts[-1] if texts else "")
+    is_clear = ";" in job or (status == 0 and _NUMBER.fullmatch(answer) is not None)
+    job = job if is_clear or status == 0 else ""
+    if call.is_held_late or not is_clear:
+        seen = _seen({text.partition(";")[0]: text for text in texts}, call)
+        job = job if seen is None else seen.text
+        if call.is_held_late and (job or status == 0) and (why := _hold(seen)):
+            call = call.left(why)
+    return SbatchAnswer(status, answer, call, job)
 
 
-def submitted(answer: str) -> str:
-    """Return the `JOB` or `JOB;CLUSTER` in sbatch's answer, "" if there is none.
+class _Seen(NamedTuple):
+    """The job of this user that sbatch's answer names; the defaults if it names none."""
 
-    A site's filter or a wrapper of sbatch may print more lines.
+    number: int = 0
+    text: str = ""
+    reason: str = ""
+
+
+def _seen(texts: Mapping[str, str], call: Call) -> _Seen | None:
+    """Return the newest of the jobs with these numbers that the call may have submitted.
+
+    None where Slurm does not say.
     """
-    found = _SENTENCE.findall(answer) or _NUMBER.findall(answer)
-    return str(found[-1]) if found else ""
-
-
-def _hold(answer: str) -> str:
-    """Hold the job that sbatch's answer names; return why it is not held, "" if it is."""
-    job, runner = submitted(answer).partition(";")[0], Runner(timeout_s=10)
-    if not job:
-        return "Slurm did not hold it"
+    if not texts:
+        return _Seen()
     try:
-        reasons = set(runner.run(["squeue", "-h", "-j", job, "-o", "%r"]).split())
-        if never := reasons.intersection(_NEVER):
-            return f"Slurm does not start it ({', '.join(sorted(never))})"
+        rows = _ROW.findall(Runner(timeout_s=10).run(_SQUEUE))
     except SlurmError:
-        pass  # it is held even so
+        return None
+    own = {word for word in call.argv if word.startswith("--comment=")}
+    seen = [
+        _Seen(int(job), texts[job], reason)
+        for job, reason, comment in rows
+        if job in texts and (call.description is None or f"--comment={comment}" in own)
+    ]
+    return max(seen, default=_Seen()) if rows else None
+
+
+def _hold(seen: _Seen | None) -> str:
+    """Hold a job; return why it is not held, "" if it is."""
+    if seen is None or not seen.number:
+        return "Slurm did not hold it"
+    if seen.reason in _NEVER:
+        return f"Slurm does not start it ({seen.reason})"
+    runner, job = Runner(timeout_s=10), str(seen.number)
     try:
         runner.run(["scontrol", "uhold", job])
     except SlurmError:
@@ -118,7 +163,7 @@ def _done(
 ) -> subprocess.CompletedProcess[bytes]:
     try:
         return subprocess.run(
-            argv,
+            sbatch.words(argv),
             executable=sbatch.path,
             env={**environment, **sbatch.variables},
             stdout=subprocess.PIPE,

@@ -14,14 +14,19 @@ from typing import Any
 from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
 
 # Prints its arguments, script and variables. The script is the file in the last argument, or
-# standard input. Ends with the status in STATUS_OF_SBATCH; a trial, with that in STATUS_OF_TRIAL.
+# standard input; the comment is put into a file, for SQUEUE. Ends with the status in
+# STATUS_OF_SBATCH; a trial, with that in STATUS_OF_TRIAL.
 SBATCH = """
 import json, os, sys
 last = sys.argv[-1]
 text = open(last).read() if os.path.exists(last) else sys.stdin.read()
 if "--test-only" in sys.argv[:3]:
-    print("allocation failure: " + text, file=sys.stderr)
-    sys.exit(int(os.environ.get("STATUS_OF_TRIAL", "0")))
+    status = int(os.environ.get("STATUS_OF_TRIAL", "0"))
+    word = "allocation failure" if status else "sbatch: Job 17 to start at 2026-11-29T15:38:01"
+    print(f"{word}: {text}", file=sys.stderr)
+    sys.exit(status)
+comment = next((word for word in sys.argv if word.startswith("--comment=")), "")
+print(comment.removeprefix("--comment="), end="", file=open("comment", "w"))
 spool, copies = os.environ.get("HADAR_SPOOL"), os.environ.get("HADAR_COPIES")
 if "--parsable" in sys.argv:
     print("17;cluster")
@@ -29,6 +34,13 @@ if "--parsable" in sys.argv:
 print(json.dumps({"argv": sys.argv[1:], "script": text, "spool": spool, "copies": copies}))
 print("sbatch: a word of its own", file=sys.stderr)
 sys.exit(int(os.environ.get("STATUS_OF_SBATCH", "0")))
+"""
+# Shows the job that was submitted last, 17 or 9, and others of the same user.
+SQUEUE = """
+import os
+comment = open("comment").read() if os.path.exists("comment") else "(null)"
+print(f"Welcome\\n9|None|{comment}\\n17|Resources|{comment}")
+print("7|JobHeldUser|(null)\\n2026|None|(null)\\n2027;c|PartitionConfig|x")
 """
 # Each line of GPUS is `node|GPUs|partition`; nodes have features named after them, and partitions
 # the time limits of LIMITS, `default|maximum`.

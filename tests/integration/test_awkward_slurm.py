@@ -199,6 +199,32 @@ def test_what_wrappers_print_keeps_no_job_waiting(cluster: LocalCluster, tmp_pat
         site.close()
 
 
+def test_a_number_that_a_wrapper_of_sbatch_prints_is_no_job(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Held late, and printed as JSON, is the job of the submission; a lost status hides nothing."""
+    site = Site(cluster, tmp_path)
+    (tmp_path / "bin").mkdir()
+    wrapper = tmp_path / "bin" / "sbatch"
+    program, other = shutil.which("sbatch"), sbatch(cluster, "--gres=gpu:1", "--begin=now+1hour")
+    wrapper.write_text(f'#!/bin/sh\n{program} "$@"\nstatus=$?\necho {other}\nexit $status\n')
+    wrapper.chmod(0o755)
+    site.environment["PATH"] = f"{wrapper.parent}:{os.environ['PATH']}"
+    site.vouch()
+    names = ",".join(node.name for node in cluster.nodes)
+    site.run(["scontrol", "update", f"NodeName={names}", "State=DRAIN", "Reason=test"])
+    words = ("--hadar-throughput=v100=20", "--hadar-steps=1000000", "--wrap=sleep 600")
+    job, second_line = site.hadar_sbatch("--parsable", *words).stdout.split()
+    told = json.loads(site.hadar_sbatch("--hadar-json", *words).stdout)
+    assert second_line == other
+    are_held = {name: row.is_held_by_user for name, row in site.queue().items() if row.is_live}
+    assert are_held == {other: False, job: True, told["job"]: True}
+    wrapper.write_text(f'#!/bin/sh\n{program} "$@" 2>&1 | cat\n')
+    done = site.hadar_sbatch("-G1", "-t9", "--mem=900G", "--wrap=true")
+    assert "Requested node configuration is not available" in done.stdout
+    assert {name for name, row in site.queue().items() if row.is_live} == are_held.keys()
+
+
 def test_an_operators_own_defaults_of_squeue_hide_no_job(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

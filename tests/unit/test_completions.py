@@ -147,9 +147,13 @@ def test_jobs_are_completed_from_the_journal(shell: str, places: dict[str, str])
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_jobs_of_ones_own_are_completed_from_the_queue(shell: str, places: dict[str, str]) -> None:
-    """Without a readable journal job ids come from squeue; an array is offered once."""
+    """Without a readable journal job ids come from squeue; an array is offered once.
+
+    What a wrapper of squeue prints is left out.
+    """
     squeue = Path(places["HOME"]) / "bin" / "squeue"
-    squeue.write_text('#!/bin/sh\n[ "$*" = "--me -h -o %F" ] && printf "17\\n17\\n201\\n"')
+    own = '[ "$*" = "--me -h -o %F|" ] && printf "17|\\n17|\\n201|\\n"'
+    squeue.write_text(f"#!/bin/sh\necho 2026 jobs of 11 users\necho 2026\n{own}\necho 1,1\n")
     squeue.chmod(0o755)
     assert complete(shell, "hadar leave ", places) == {"17", "201"}
     assert complete(shell, "hadar leave 17 2", places) == {"201"}

@@ -6,6 +6,7 @@ import json
 import os
 import pwd
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,11 +14,12 @@ import time
 from pathlib import Path
 
 import pytest
-from fakes.login_node import SBATCH, SINFO, Site, call_of
+from fakes.login_node import SBATCH, SINFO, SQUEUE, Site, call_of
 
 from hadar_slurm.built_from import version
 from hadar_slurm.core.throughput_model import Workload
 from hadar_slurm.core.type_failures import TypeRecord, Work
+from hadar_slurm.jobspec.constraint import fold_out
 from hadar_slurm.jobspec.description import decode
 from hadar_slurm.state.failures import write_failures
 from hadar_slurm.state.heartbeat import Heartbeat, LastRounds, write_heartbeat
@@ -204,6 +206,7 @@ sys.exit(int(os.environ.get("STATUS_OF_SCONTROL", "0")))
 def test_a_job_that_slurm_refuses_in_a_trial_is_submitted_without_the_hold(site: Site) -> None:
     """So that sbatch refuses it in its own words; if it accepts it after all, the job is held."""
     site.command("scontrol", SCONTROL)
+    site.command("squeue", SQUEUE)
     site.beat()
     script = "#!/bin/sh\n#HADAR --hadar-model=A3C --hadar-steps=100\ntrue\n"
     refused = site.run(stdin=script, STATUS_OF_TRIAL="1", STATUS_OF_SBATCH="7")
@@ -221,6 +224,48 @@ def test_a_job_that_slurm_refuses_in_a_trial_is_submitted_without_the_hold(site:
     why = left("Slurm did not hold it")
     done = site.run(*OWN, "job.sh", STATUS_OF_TRIAL="1", STATUS_OF_SCONTROL="1")
     assert (done.returncode, notes_of(done)) == (0, why)
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "held"),
+    [
+        ("Submitted batch job 17\n2026\n", 0, "17"),
+        ("17\n2026\nquota: 5 of 9\n", 0, "17"),
+        ("2026\n\x1b[32m17\x1b[0m\n9\n", 0, "17"),
+        ("9\n", 0, "9"),
+        # A wrapper has its own status.
+        ("Submitted batch job 9\n", 1, "9"),
+        ("2026\n7\n4711\n", 0, ""),
+        ("2026\nquota: 5 of 9\n", 1, ""),
+        ("sbatch: error: Batch job submission failed: Invalid account\n", 0, ""),
+    ],
+)
+def test_the_job_that_was_submitted_is_held_and_no_other(
+    site: Site, answer: str, status: int, held: str
+) -> None:
+    """Of the numbers in sbatch's answer, that of the job with this description is taken."""
+    site.command("scontrol", SCONTROL)
+    site.command("squeue", SQUEUE)
+    site.command("sbatch", SBATCH.replace("print(json.dumps", f"print({answer!r}, end='');("))
+    site.beat()
+    done = site.run(*OWN, "job.sh", STATUS_OF_TRIAL="1", STATUS_OF_SBATCH=str(status))
+    assert (done.returncode, done.stdout) == (status, answer)
+    path = site.root / "scontrol"
+    assert (path.read_text() if path.exists() else "") == (f"uhold {held}\n" if held else "")
+    why = "" if status else left("Slurm did not hold it")
+    assert notes_of(done) == (TAKEN if held else why)
+
+
+def test_no_job_is_held_where_squeue_does_not_show_it(site: Site) -> None:
+    """Such as where a filter of the site has replaced the comment: hadard would not release it."""
+    site.command("scontrol", SCONTROL)
+    site.command("sbatch", SBATCH.replace("print(json.dumps", "print('17');("))
+    site.beat()
+    for squeue in ("raise SystemExit(1)", "print('17|Resources|(null)')", "print(17)", ""):
+        site.command("squeue", squeue)
+        done = site.run(*OWN, "job.sh", STATUS_OF_TRIAL="1")
+        assert (done.stdout, notes_of(done)) == ("17\n", left("Slurm did not hold it"))
+    assert not (site.root / "scontrol").exists()
 
 
 @pytest.mark.parametrize(
@@ -264,6 +309,27 @@ def test_a_script_that_can_be_read_once_is_not_tried(site: Site) -> None:
     site.command("sbatch", "import json, sys; print(json.dumps({'argv': sys.argv[1:]}))")
     site.beat()
     assert call_of(site.run(*OWN, "pipe.sh", STATUS_OF_TRIAL="1"))["argv"][1] == "--hold"
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "is_refused"),
+    [
+        ("sbatch: Job 17 to start at 2026-11-29T15:38:01 using 1 processors", 1, False),
+        ("sbatch: error: slurm.conf warns\nsbatch: Job 17 to start at 2026-11-29", 0, False),
+        ("sbatch: error: Memory\nallocation failure: Requested node configuration", 0, True),
+        ("allocation failure: Unable to contact slurm controller (connect failure)", 0, False),
+        ("Welcome", 0, False),
+        ("sbatch: error: the site does not want this job", 1, True),
+    ],
+)
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_the_words_of_a_trial_count_before_its_status(
+    site: Site, said: str, status: int, stream: str, *, is_refused: bool
+) -> None:
+    """A wrapper that ends with 0 hid what Slurm refuses; one that ends with 1, each job's trial."""
+    site.command("sbatch", f"import sys; print({said!r}, file=sys.{stream}); sys.exit({status})")
+    sbatch = RealSbatch(str(site.root / "bin" / "sbatch"), {})
+    assert trial.is_refused(sbatch, ("sbatch", "x"), {}, is_piped=False) == is_refused
 
 
 def test_a_trial_that_slurm_does_not_answer_changes_nothing(
@@ -485,6 +551,11 @@ def test_what_sbatch_takes_from_the_environment_is_heeded(site: Site) -> None:
     kept = call_of(site.run(*checkpoint, SBATCH_OPEN_MODE="truncate"))["argv"]
     assert "--requeue" in kept
     assert "--open-mode=append" not in kept
+    plain = ["-G1", "-t9:00:00", "job.sh"]
+    limits = "1:00:00|1:00:00"
+    named = site.run(*plain, LIMITS=limits, SBATCH_JOB_NAME="bert", SBATCH_QOS="long")
+    assert '"workload":"job:bert' in call_of(named)["argv"][0]
+    assert call_of(site.run(*plain, LIMITS=limits))["argv"] == plain
 
 
 @pytest.mark.parametrize("given", [{}, {"LC_CTYPE": ""}, {"LC_CTYPE": "C"}])
@@ -873,22 +944,59 @@ def test_a_script_whose_lines_sbatch_would_refuse_is_sbatch_s_to_refuse(site: Si
 
 
 @pytest.mark.parametrize(
-    ("answer", "named"),
+    ("answer", "status", "named"),
     [
-        ("Submitted batch job 17\n", "17"),
-        ("Submitted batch job 17 on cluster b\n", "17"),
-        ("17;b\n", "17;b"),
-        ("Welcome to 2026\n\nSubmitted batch job 17\nsee ticket 4711\n", "17"),
-        ("2026\nSubmitted batch job 17\r\n", "17"),
-        ("| a = b |\n17\n\x1b[32mnodes free: 4\n", "17"),
-        ("\x1b[0m17\n\x1b[0m", "17"),
-        ("nodes free: 4\n", ""),
-        ("", ""),
+        ("17\n", 0, "17"),
+        ("17;b\n", 0, "17;b"),
+        ("18;b\nnodes free: 4\n17\n", 0, "18;b"),
+        ("Welcome to 2026\n\nSubmitted batch job 17\nsee ticket 4711\n", 0, "17"),
+        ("Submitted batch job 17\r\n2026\n", 0, "17"),
+        ("2026\n| a = b |\n17\n\x1b[32mnodes free: 4\n", 0, "17"),
+        ("17\n2026\n", 0, "17"),
+        ("\x1b[0m17\n\x1b[0m2026\n", 1, "17"),
+        ("Your job is 17\n4711\n", 0, ""),
+        ("sbatch: error: Invalid account\n", 0, ""),
+        ("", 1, ""),
     ],
 )
-def test_the_job_in_sbatchs_answer(answer: str, named: str) -> None:
-    """Lines of a site's filter or wrapper, also with numbers, name no job."""
-    assert trial.submitted(answer) == named
+def test_json_has_the_job_in_sbatchs_answer(
+    site: Site, answer: str, status: int, named: str
+) -> None:
+    """Lines of a site's filter or wrapper, also with numbers, name no job; they are not lost."""
+    site.command("squeue", "print('Welcome\\n3|None|x\\n17|Resources|(null)')")
+    site.command("sbatch", f"import sys; print({answer!r}, end=''); sys.exit({status})")
+    done = site.run("--hadar-json", "-N1", "job.sh")
+    told = json.loads(done.stdout or "{}")
+    assert ";".join(filter(None, (told.get("job"), told.get("cluster")))) == named
+    assert bool(told) == bool(named or not status)
+    assert (done.returncode, done.stderr) == (status, "" if named else answer)
+
+
+def test_json_has_the_likeliest_number_where_squeue_does_not_answer(site: Site) -> None:
+    """It changes no job by it."""
+    site.command("sbatch", "print('2026\\nSubmitted batch job 17\\n2027')")
+    assert json.loads(site.run("--hadar-json", "-N1", "job.sh").stdout)["job"] == "17"
+
+
+@pytest.mark.parametrize("words", [(), ("--hadar-json",)])
+def test_a_job_is_held_where_its_number_cannot_be_printed(site: Site, words: tuple[str]) -> None:
+    """With a closed output, or one that no program reads, as with sbatch."""
+    site.command("scontrol", SCONTROL)
+    site.command("squeue", SQUEUE)
+    site.beat()
+    call = shlex.join([sys.executable, "-m", "hadar_slurm.cli.sbatch", *OWN, *words, "job.sh"])
+    for where in (">&-", "| :", ">/dev/full"):
+        environment = {**site.environment(), "STATUS_OF_TRIAL": "1", "HADAR_QUIET": "1"}
+        done = subprocess.run(
+            ["/bin/sh", "-c", f"{call} {where}"],
+            env=environment,
+            cwd=site.root,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert (done.returncode, notes_of(done)) == (0, "")
 
 
 def test_what_a_wrapper_of_sinfo_prints_keeps_no_job_from_hadard(site: Site) -> None:
@@ -897,3 +1005,28 @@ def test_what_a_wrapper_of_sinfo_prints_keeps_no_job_from_hadard(site: Site) -> 
     site.command("sinfo", f"{banner}{SINFO.replace('sys.exit', f'{banner}sys.exit')}")
     site.beat()
     assert notes_of(site.run("-p", "gpu", *OWN, "job.sh")) == TAKEN
+
+
+@pytest.mark.parametrize("prints", ["", "print('Welcome')", "print('slurm_load_partitions: No')"])
+def test_a_sinfo_that_shows_no_nodes_says_nothing_of_them(site: Site, prints: str) -> None:
+    """A constraint seemed to leave no node, and copies to have one that suits."""
+    site.command("sinfo", prints)
+    site.beat()
+    for words in (("-C", "n1"), ("--exclude=n2",), ("--exclusive",)):
+        assert notes_of(site.run(*OWN, *words, "job.sh")) == TAKEN
+    done = site.run(*OWN, "--hadar-copies=auto", "job.sh")
+    assert "--hadar-copies auto: sinfo does not list the nodes; give a number" in done.stderr
+
+
+def test_what_a_wrapper_of_scontrol_prints_excludes_no_node(site: Site) -> None:
+    """Lists of nodes are read without it."""
+    site.command("scontrol", "print('n1\\nWelcome to n2\\nn3')")
+    site.beat()
+    many = ",".join(f"n{number}" for number in range(3, 60, 2))
+    words = ("-G4", "-N1", "-t9", "--exclusive", "--hadar-types=V100", f"--exclude={many},n[4-50]")
+    told = json.loads(site.run(*words, "--hadar-json", "--hadar-dry-run", "job.sh").stdout)
+    assert {one["gpu_type"] for one in told["choices"]} == {"V100"}
+    description = decode(told["sbatch"][2].removeprefix("--comment="))
+    assert description is not None
+    assert "n2" in fold_out(description.excludes)
+    assert {*fold_out(f"{many},n[4-50]"), "n2"} == {*fold_out(description.excludes)}

@@ -175,6 +175,20 @@ def test_a_wrapper_of_the_site_is_not_passed_over(login: Login) -> None:
     assert call_of(done)["argv"] == ["--account=site", "-N1", "job.sh"]
 
 
+def test_a_wrapper_without_an_interpreter_is_executed_as_by_a_shell(login: Login) -> None:
+    """Shells execute a script without `#!` themselves; so is a trial, and the search goes on."""
+    installed_as(login, "link")
+    real = login.root / "bin" / "sbatch"
+    login.program("site/sbatch", f'exec {real} --account=site "$@"\n')
+    login.program("other/sbatch", f'exec {login.root}/opt/hadar-sbatch "$@"\n')
+    for path in ("first:site:bin", "first:other:site:bin"):
+        done = login.sbatch("-N1", "job.sh", path=path)
+        assert call_of(done)["argv"] == ["--account=site", "-N1", "job.sh"]
+    login.beat()
+    argv = call_of(login.sbatch(*GPU_JOB, path="first:site:bin"))["argv"]
+    assert (argv[0], argv[2]) == ("--account=site", "--hold")
+
+
 SHOW_VARIABLES = "#!/bin/sh\nexec /usr/bin/env\n"
 
 

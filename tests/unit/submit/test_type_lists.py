@@ -33,9 +33,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     site = Site(tmp_path)
     site.command("sbatch", SBATCH)
     # Of -t it prints the nodes that are drained.
-    text = '[ "$3" != -t ] || { echo $CLOSED; exit; }\n'
+    text = '[ "$3" != -t ] || { for node in $CLOSED; do echo "$node|"; done; exit; }\n'
     shell(site, "sinfo", text + 'while read -r line; do echo "$line"; done < "$0.txt"')
-    shell(site, "scontrol", "echo k1")
     (tmp_path / "bin" / "sinfo.txt").write_text(PLAIN, encoding="utf-8")
     (tmp_path / "job.sh").write_text("#!/bin/sh\n", encoding="utf-8")
     (tmp_path / "hadar.yaml").write_text("mode: hold\ntyping: list  # day one\n", encoding="utf-8")
