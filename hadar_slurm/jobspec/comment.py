@@ -30,7 +30,7 @@ def encode(description: Description) -> str:
         "restart_loss_s": description.restart_loss_s or None,
         "restart_cost_s": description.restart_cost_s,
         "held": description.is_held or None,
-        "steered": description.is_steered or None,
+        "steered": description.steered or None,
         "leave": description.leaves or None,
         "types": list(description.needs.types) or None,
         "memory_gb": description.needs.memory_gb or None,

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import UnionType
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gpu_types import Needs
@@ -34,21 +35,17 @@ MAX_COPIES = 1000
 MAX_MEMORY_GB, MAX_CAPABILITY = 1e6, 1e3
 MAX_TYPES = 32
 MAX_CORES, MAX_MEMORY_MB = 65_000, 10**9
-_KEYS = frozenset(
-    "hadar workload rates steps limit_s gpus asks shape copies checkpoint restart_loss_s "
-    "restart_cost_s held steered leave comment types memory_gb capability excludes time_on "
-    "gangs cores mem_mb".split()
-)
 # Keys that are fields of `Description`.
 _TEXTS = frozenset(("workload", "excludes", "time_on", "comment"))
 _AS_GIVEN = _TEXTS.union(
-    "steps limit_s gpus asks copies gangs cores restart_loss_s restart_cost_s".split()
+    "steps limit_s gpus asks copies gangs cores restart_loss_s restart_cost_s steered".split()
 )
 _FORMS: Mapping[str, UnionType | type] = {
     **dict.fromkeys(("rates", "asks", "gangs", "cores", "mem_mb"), dict),
     **dict.fromkeys(("limit_s", "restart_loss_s", "memory_gb", "capability"), int | float),
-    **{"restart_cost_s": int | float | None, "types": list},
+    **{"restart_cost_s": int | float | None, "types": list, "steered": int},
 }
+_KEYS = _AS_GIVEN.union(_FORMS, "hadar shape checkpoint held leave".split())
 # sbatch's options that request GPUs, and their values such as `v100:2,k80` or, of gres, `gpu:2`.
 # They become part of a command, so nothing else may be in them.
 GPU_OPTIONS = ("gpus", "gpus-per-node", "gres", "gpus-per-task", "gpus-per-socket")
@@ -99,8 +96,8 @@ class Description:
     restart_cost_s: float | None = None
     # The job was submitted under a hold that hadard may release.
     is_held: bool = False
-    # hadar-sbatch has excluded the nodes on which the job cannot run.
-    is_steered: bool = False
+    # The digest of the nodes that hadar-sbatch has excluded; True: of any (up to 0.2.0), 0: none.
+    steered: int = 0
     # The owner has taken the job out of hadard's control.
     leaves: bool = False
     # The user's own comment, which would otherwise be in the field.
@@ -192,6 +189,11 @@ class Description:
         return (self.shape,) if self.shape else uniform_shapes(self.gpus)
 
 
+def digest(names: Iterable[str]) -> int:
+    """Return a number that differs for other names, in any order; 0 for none."""
+    return crc32(",".join(sorted(names)).encode())
+
+
 def _check(what: str, value: float, least: float, most: float, *, unit: str = "") -> None:
     if isinstance(value, bool) or not least <= value <= most:
         raise JobSpecError(f"{what} must be {least:g} to {most:g}{unit}, not {value!r}")
@@ -230,7 +232,6 @@ def decode(comment: str) -> Description | None:
         memory_mb=tree.get("mem_mb", {}),
         checkpoint=tree.get("checkpoint") is True,
         is_held=tree.get("held") is True,
-        is_steered=tree.get("steered") is True,
         leaves=tree.get("leave") is True,
     )
 

@@ -117,8 +117,7 @@ class SlurmState:
 
     def request(self, row: QueueRow) -> Request:
         """Return what a pending job asks for, in a form that may be set again unchanged."""
-        sizes = self.sizes.get(row.key)
-        given = sizes._asdict() if sizes else {}
+        given = sizes._asdict() if (sizes := self.sizes.get(row.key)) else {}
         return replace(row.request, num_nodes=self._num_nodes(row), **given)
 
     def _num_nodes(self, row: QueueRow) -> str:

@@ -26,7 +26,7 @@ from hadar_slurm import untrusted_files
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.jobspec.constraint import fold_out
-from hadar_slurm.jobspec.description import decode_or_none
+from hadar_slurm.jobspec.description import decode_or_none, digest
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
@@ -122,12 +122,12 @@ class Ledger:
 
     def _owners_part(self, row: QueueRow, shown: Iterable[NodeName] | None) -> tuple[NodeName, ...]:
         description = decode_or_none(row.comment)
-        is_ours = description is not None and (description.is_steered or not self.was_read)
-        may_be_ours = is_ours or shown is None
-        submitted = None
-        if description is not None and may_be_ours:
-            submitted = tuple(sorted(fold_out(description.excludes)))
-        return self[row.key].excluded_by_owner(shown, submitted)
+        if description is None:
+            return self[row.key].excluded_by_owner(shown)
+        submitted = tuple(sorted(fold_out(description.excludes)))
+        added = digest(set(shown or ()).difference(submitted)) or None
+        may_be_ours = shown is None or not self.was_read or description.steered in (True, added)
+        return self[row.key].excluded_by_owner(shown, submitted if may_be_ours else None)
 
     @property
     def num_held(self) -> int:

@@ -222,7 +222,7 @@ def _include_submitted(slurm: SlurmAdapter, ledger: Ledger) -> Collection[JobId]
         row = state.queue[job]
         own_excluded = ledger.excluded_by_owner(row, excluded)
         description = decode_or_none(row.comment)
-        is_ours = description is not None and description.is_steered
+        is_ours = description and description.steered
         is_new = is_ours and ledger[job].excluded_by_owner(excluded) != own_excluded
         if row.state == "PENDING" and is_new:
             claim = replace(ledger[job], own=ledger[job].own or state.request(row))

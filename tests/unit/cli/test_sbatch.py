@@ -20,7 +20,7 @@ from hadar_slurm.built_from import version
 from hadar_slurm.core.throughput_model import Workload
 from hadar_slurm.core.type_failures import TypeRecord, Work
 from hadar_slurm.jobspec.constraint import fold_out
-from hadar_slurm.jobspec.description import decode
+from hadar_slurm.jobspec.description import decode, digest
 from hadar_slurm.state.failures import write_failures
 from hadar_slurm.state.heartbeat import Heartbeat, LastRounds, write_heartbeat
 from hadar_slurm.submit import trial
@@ -76,7 +76,7 @@ def test_a_job_is_not_held_where_slurm_keeps_the_queue(site: Site) -> None:
     assert rest == ["--exclude=n2", "--gpus=1", "job.sh"]
     description = decode(comment.removeprefix("--comment="))
     assert description is not None
-    assert (description.is_held, description.is_steered) == (False, True)
+    assert (description.is_held, description.steered) == (False, digest(["n2"]))
     done = site.run(fast, "--hadar-steps=100", "job.sh")
     assert call_of(done)["argv"][1:] == ["--gpus=1", "job.sh"]
     assert "hadard places this job" in notes_of(done)

@@ -21,7 +21,7 @@ from hadar_slurm.engine.actions import Outcome, Status, Stop
 from hadar_slurm.errors import SlurmError
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 from hadar_slurm.jobspec.comment import encode
-from hadar_slurm.jobspec.description import Description
+from hadar_slurm.jobspec.description import Description, digest
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.updates import Requeue, Update
@@ -192,12 +192,12 @@ def test_a_job_does_not_return_at_once_to_the_node_that_failed_under_it(
     assert allowed() is None
 
 
-@pytest.mark.parametrize("is_steered", [True, False])
+@pytest.mark.parametrize("steered", [digest(["n9"]), 0])
 def test_a_job_that_slurm_starts_at_once_is_managed_also_if_nodes_are_excluded(
-    slurm: FakeSlurm, tmp_path: Path, is_steered: bool
+    slurm: FakeSlurm, tmp_path: Path, steered: int
 ) -> None:
     """Also with nodes that its owner excludes."""
-    described = Description(steps=100, gpus=2, throughputs={"v100": 1.0}, is_steered=is_steered)
+    described = Description(steps=100, gpus=2, throughputs={"v100": 1.0}, steered=steered)
     asked = Asked(per_job=(("", 2),))
     job = slurm.submit(asked, comment=encode(described), work_s=10_000.0, excluded=("n9",))
     slurm.advance(5.0)

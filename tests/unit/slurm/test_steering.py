@@ -25,7 +25,7 @@ from hadar_slurm.engine.rate_limit import AT_ONCE
 from hadar_slurm.errors import SlurmError, SlurmUnavailable
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 from hadar_slurm.jobspec.comment import encode
-from hadar_slurm.jobspec.description import Description, decode_or_none
+from hadar_slurm.jobspec.description import Description, decode_or_none, digest
 from hadar_slurm.jobspec.mark import split
 from hadar_slurm.placement.limits import Limit, limits
 from hadar_slurm.slurm.backend import SlurmBackend
@@ -453,12 +453,28 @@ def test_what_hadar_sbatch_has_excluded_is_undone_too(site: Site) -> None:
     asked = Asked(per_job=(("", 1),))
     ours, theirs = (
         site.slurm.submit(asked, excluded=("n1",), comment=encode(description))
-        for description in (replace(described, is_steered=True), described)
+        for description in (replace(described, steered=digest(["n1"])), described)
     )
     for _ in range(2):
         site.release_all()
         assert (ours.excluded, theirs.excluded) == ((), ("n1",))
     assert (ours.asked.nodes, ours.hold) == ((), "")
+
+
+@pytest.mark.parametrize("how", ["release", "start"])
+def test_what_an_owner_excludes_before_hadard_sees_the_job_stays(tmp_path: Path, how: str) -> None:
+    """In place of the nodes that hadar-sbatch has excluded: as while hadard is away."""
+    site = Site(tmp_path, "v100:1,k80:1,v100:1")
+    site.apply()
+    site.slurm.reserved = {"n1", "n2", "n3"}
+    described = Description(steps=100, throughputs={"v100": 10.0}, steered=digest(["n2"]))
+    job = site.slurm.submit(Asked(per_job=(("", 1),)), comment=encode(described))
+    job.excluded = ("n1",)
+    if how == "start":
+        site.apply(start(job, "n3:v100:1"))
+        assert "n1" in job.excluded
+    site.release_all()
+    assert job.excluded == ("n1",)
 
 
 def test_a_release_needs_no_details_of_jobs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -853,7 +869,7 @@ def test_exclusions_that_an_owner_sets_after_clearing_hadards_stay(
     site.apply()
     site.slurm.reserved = {"n1", "n2", "n3"}
     described = Description(
-        steps=100, throughputs={"v100": 10, "k80": 1}, is_steered=True, excludes=""
+        steps=100, throughputs={"v100": 10, "k80": 1}, steered=digest(["n2"]), excludes=""
     )
     asked, comment = Asked(per_job=(("", 1),)), encode(described)
     job = site.slurm.submit(asked, comment=comment, excluded=("n2",))
