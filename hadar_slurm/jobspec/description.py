@@ -6,12 +6,12 @@ all users who may see the job. It is user input: everything in it is checked her
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from json import dumps, loads
 from types import UnionType
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -208,7 +208,7 @@ def _check_count(what: str, value: object, least: int, most: int) -> None:
 def decode(comment: str) -> Description | None:
     """Return a comment's description, None without hadar's key; raises JobSpecError if invalid."""
     try:
-        tree = json.loads(comment)
+        tree = loads(dumps(loads(comment), ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError):
         return None
     if not isinstance(tree, dict) or "hadar" not in tree:

