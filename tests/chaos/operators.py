@@ -127,7 +127,8 @@ class Operators:
         if not self._may_change(case):
             return
         held = [gpu for job in injector.observer.live() for gpu in job.gpus]
-        held = sorted({gpu for gpu in held if gpu.node not in injector.out}, key=str)
+        # Without a type the GPU that a job holds is in no line of slurm.conf that could be changed.
+        held = sorted({g for g in held if g.gpu_type and g.node not in injector.out}, key=str)
         if not held:
             return injector.skip(case, "no job holds a GPU")
         gpu = held[int(case.fault.pick * len(held))]
