@@ -6,12 +6,12 @@ all users who may see the job. It is user input: everything in it is checked her
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from json import dumps, loads
 from types import UnionType
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -36,7 +36,7 @@ MAX_MEMORY_GB, MAX_CAPABILITY = 1e6, 1e3
 MAX_TYPES = 32
 MAX_CORES, MAX_MEMORY_MB = 65_000, 10**9
 # Keys that are fields of `Description`.
-_TEXTS = frozenset(("workload", "excludes", "time_on", "comment"))
+_TEXTS = frozenset(("excludes", "time_on", "comment"))
 _AS_GIVEN = _TEXTS.union(
     "steps limit_s gpus asks copies gangs cores restart_loss_s restart_cost_s steered".split()
 )
@@ -45,7 +45,7 @@ _FORMS: Mapping[str, UnionType | type] = {
     **dict.fromkeys(("limit_s", "restart_loss_s", "memory_gb", "capability"), int | float),
     **{"restart_cost_s": int | float | None, "types": list, "steered": int},
 }
-_KEYS = _AS_GIVEN.union(_FORMS, "hadar shape checkpoint held leave".split())
+_KEYS = _AS_GIVEN.union(_FORMS, "hadar workload shape checkpoint held leave".split())
 # sbatch's options that request GPUs, and their values such as `v100:2,k80` or, of gres, `gpu:2`.
 # They become part of a command, so nothing else may be in them.
 GPU_OPTIONS = ("gpus", "gpus-per-node", "gres", "gpus-per-task", "gpus-per-socket")
@@ -208,7 +208,7 @@ def _check_count(what: str, value: object, least: int, most: int) -> None:
 def decode(comment: str) -> Description | None:
     """Return a comment's description, None without hadar's key; raises JobSpecError if invalid."""
     try:
-        tree = loads(dumps(loads(comment), ensure_ascii=False).encode(errors="replace"))
+        tree = json.loads(comment)
     except (ValueError, RecursionError):
         return None
     if not isinstance(tree, dict) or "hadar" not in tree:
@@ -218,10 +218,10 @@ def decode(comment: str) -> Description | None:
     if unknown := sorted(set(tree) - _KEYS):
         raise JobSpecError(f"unknown key {unknown[0]!r} in the job's description")
     _check_forms(tree)
-    given: dict[str, Any] = {name: tree[name] for name in _AS_GIVEN & tree.keys()}
-    given |= {name: str(given[name]) for name in _TEXTS & given.keys()}
+    given: Any = {n: str(tree[n]) if n in _TEXTS else tree[n] for n in _AS_GIVEN & tree.keys()}
     return Description(
         **given,
+        workload=str(tree.get("workload", "")).encode(errors="replace").decode(),
         throughputs=tree.get("rates", {}),
         needs=Needs(
             types=tuple(tree.get("types", [])),

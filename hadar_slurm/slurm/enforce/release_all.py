@@ -221,8 +221,7 @@ def _include_submitted(slurm: SlurmAdapter, ledger: Ledger) -> Collection[JobId]
     for job, excluded in state.excluded.items():
         row = state.queue[job]
         own_excluded = ledger.excluded_by_owner(row, excluded)
-        description = decode_or_none(row.comment)
-        is_ours = description and description.steered
+        is_ours = (known := decode_or_none(row.comment)) and known.steered
         is_new = is_ours and ledger[job].excluded_by_owner(excluded) != own_excluded
         if row.state == "PENDING" and is_new:
             claim = replace(ledger[job], own=ledger[job].own or state.request(row))

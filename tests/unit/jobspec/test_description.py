@@ -214,13 +214,16 @@ def test_any_text_is_a_comment(text: str) -> None:
 
 
 def test_texts_of_a_description_can_be_written() -> None:
-    """Half a surrogate pair in a workload would end hadard's rounds, for all users."""
+    """Half a surrogate pair in a workload would end hadard's rounds, for all users.
+
+    The user's own comment is given back as it was.
+    """
     found = decode(
-        r'{"hadar":1,"steps":10,"rates":{"v\udce9":1},"workload":"a\ud800 \u00e9 \ud83d\ude00"}'
+        r'{"hadar":1,"steps":10,"comment":"v\udce9","workload":"a\ud800 \u00e9 \ud83d\ude00"}'
     )
     assert found is not None
     assert found.workload == "a? \u00e9 \U0001f600"
-    assert [*found.throughputs] == ["v?"]
+    assert found.comment == "v\udce9"
 
 
 def test_a_comment_that_slurm_would_cut_is_refused() -> None:
