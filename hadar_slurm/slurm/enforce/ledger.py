@@ -125,7 +125,7 @@ class Ledger:
         if description is None:
             return self[row.key].excluded_by_owner(shown)
         submitted = tuple(sorted(fold_out(description.excludes)))
-        added = digest(set(shown or ()).difference(submitted)) or None
+        added = (description.steered and digest(set(shown or ()).difference(submitted))) or None
         may_be_ours = shown is None or not self.was_read or description.steered in (True, added)
         return self[row.key].excluded_by_owner(shown, submitted if may_be_ours else None)
 

@@ -654,7 +654,7 @@ def test_a_job_that_has_run_asks_for_the_nodes_of_its_description(
 
 
 def test_an_estimate_of_the_number_of_nodes_is_not_asked_for() -> None:
-    """22.05.8 shows 1 or 2 for `-n1 -c8 --mem=1G --gres=gpu:1`: without a range, nobody's wish."""
+    """22.05.8 shows 1 or 2 for `-n1 -c8 --mem=1G --gres=gpu:1`: not its owner's."""
     known = Description(steps=1, gpus=1, workload="A", shape=Shape(1, 1), asks={"gres": "gpu:1"})
     one = Request(num_nodes="2", per_node="gres:gpu:1")
     row = a_queue_row(key=JobId("1"), request=one, comment=encode(known))
