@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -15,9 +17,16 @@ from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.description import decode, decode_or_none
 from hadar_slurm.jobspec.opting_out import with_opt_out
 from hadar_slurm.slurm.client.command_line import CommandLine
+from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.updates import Release, SetStartNow
 from hadar_slurm.status.words import legible
+
+# hadard, which marks the comments of waiting jobs, may have read one just before it was changed;
+# Slurm has no update that applies only where a field is as it was read. So the comment is read back
+# once hadard must have made that change.
+_READ_BACK_S = 2.0
+_ATTEMPTS = 3
 
 
 def leave(
@@ -32,30 +41,49 @@ def leave(
     A running job continues and is not migrated again.
     """
     chosen = Config() if config is None else load_config(config)
-    runner = Runner(chosen.slurm_conf, chosen.command_timeout_seconds)
-    slurm = CommandLine(runner)
-    queue, failed = slurm.queue(), False
+    slurm = CommandLine(Runner(chosen.slurm_conf, chosen.command_timeout_seconds))
+    faults: dict[str, str] = {}
+    for attempt in range(_ATTEMPTS + 1):
+        queue, changed = slurm.queue(), False
+        for job in [job for job in jobs if job not in faults]:
+            rows = [row for key, row in queue.items() if key == job or key.startswith(f"{job}_")]
+            try:
+                if attempt == 0 and not rows:
+                    raise UsageError(f"job {job} does not exist")
+                if attempt and _has_left(rows):
+                    continue
+                if attempt == _ATTEMPTS:
+                    raise SlurmError(f"job {job}: its comment was replaced each time; try again")
+                _change(slurm, job, rows)
+                changed = True
+            except (UsageError, JobSpecError, SlurmError) as error:
+                faults[job] = legible(str(error))
+                typer.echo(f"hadar: {faults[job]}", err=True)
+        if not changed:
+            break
+        time.sleep(_READ_BACK_S)
     for job in jobs:
-        rows = [row for row in queue.values() if row.key == job or row.key.startswith(f"{job}_")]
-        try:
-            if not rows:
-                raise UsageError(f"job {job} does not exist")
-            comment = _leaving(rows[0].comment)
-            runner.run(["scontrol", "update", f"JobId={job}", f"Comment={comment}"])
-            # hadard holds no other jobs: the hold is their owner's.
-            is_described = decode_or_none(rows[0].comment) is not None
-            if is_described and any(row.is_held_by_user for row in rows):
-                soon = [SetStartNow(JobId(job))] if any(row.restarts for row in rows) else []
-                for fault in slurm.change([*soon, Release(JobId(job))]):
-                    if fault is not None:
-                        raise fault
-        except (UsageError, JobSpecError, SlurmError) as error:
-            typer.echo(f"hadar: {legible(str(error))}", err=True)
-            failed = True
-        else:
+        if job not in faults:
             typer.echo(f"job {job} is left to Slurm")
-    if failed:
+    if faults:
         raise typer.Exit(1)
+
+
+def _has_left(rows: Sequence[QueueRow]) -> bool:
+    return all(row.comment == _leaving(row.comment) for row in rows if row.is_live)
+
+
+def _change(slurm: CommandLine, job: str, rows: Sequence[QueueRow]) -> None:
+    """Note in a job's comment that it leaves, and end a hold of hadard's."""
+    comment = _leaving(rows[0].comment)
+    slurm.runner.run(["scontrol", "update", f"JobId={job}", f"Comment={comment}"])
+    # hadard holds no other jobs: the hold is their owner's.
+    is_described = decode_or_none(rows[0].comment) is not None
+    if is_described and any(row.is_held_by_user for row in rows):
+        soon = [SetStartNow(JobId(job))] if any(row.restarts for row in rows) else []
+        for fault in slurm.change([*soon, Release(JobId(job))]):
+            if fault is not None:
+                raise fault
 
 
 def _leaving(comment: str) -> str:

@@ -58,9 +58,10 @@ def test_what_an_owner_chooses_for_a_waiting_job_is_left_to_slurm(site: Site) ->
     for a V100, held unless plain jobs wait as well, and so does one that now excludes nodes.
     """
     named, without, spoiled, leaving, stays = waiting_jobs(site, 5)
-    update(site, named, "ReqNodeList=n4")
+    # First what hadard changes itself once plain jobs wait, which the next two do.
     update(site, without, "ExcNodeList=n6")
     update(site, spoiled, 'Comment={"hadar":99}')
+    update(site, named, "ReqNodeList=n4")
     left = site.run([*HADAR, "leave", leaving])
     assert left.stdout == f"job {leaving} is left to Slurm\n", left.stderr
     jobs = [named, spoiled, leaving]

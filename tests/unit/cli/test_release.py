@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Timer
+from types import SimpleNamespace
 
 import pytest
 from fakes.fake_bin import on_path
@@ -71,6 +72,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         f"run_dir: {tmp_path}\nstate_dir: {tmp_path}\nadapter: command-line\n"
         "command_timeout_seconds: 10\n"
     )
+    monkeypatch.setattr("hadar_slurm.cli.leave._READ_BACK_S", 0.1)
     with on_path(runner, tmp_path / "bin") as path:
         monkeypatch.setenv("PATH", path)
         yield Bench(fake, runner, tmp_path)
@@ -218,6 +220,32 @@ def test_leaving_releases_a_job_and_tells_hadard(bench: Bench) -> None:
     assert left.leaves
     assert (left.steps, left.gpus, left.comment) == (5, 2, "a user's own")
     assert not job.hold
+
+
+@pytest.mark.parametrize(("times", "status"), [(1, 0), (99, 1)])
+def test_leaving_again_where_hadard_has_just_replaced_the_comment(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, times: int, status: int
+) -> None:
+    """hadard may have read the comment before it was changed, and marks what it has read."""
+    job = bench.submit(mark=True)
+    former, writes = job.comment, [f"{job.comment}[hadar:ExcNodeList=]"] * times
+
+    def pause(_: float) -> None:
+        if writes:
+            job.comment = writes.pop()
+
+    monkeypatch.setattr("hadar_slurm.cli.leave.time", SimpleNamespace(sleep=pause))
+    done = bench.run("leave", str(job.number))
+    assert done.exit_code == status, done.stderr
+    left = decode(job.comment.partition("[")[0])
+    assert left is not None
+    if status:
+        assert not done.stdout
+        assert "its comment was replaced each time; try again" in done.stderr
+        assert decode(former) == left
+    else:
+        assert done.stdout == f"job {job.key} is left to Slurm\n"
+        assert left.leaves
 
 
 def test_leaving_with_a_whole_array(bench: Bench) -> None:
