@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 import sys
-
-# Of a longer message the rest is left out.
-_MOST_CHARACTERS = 4000
+from typing import Any
 
 
 class _Line(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        """Return the line, with control characters escaped and at most _MOST_CHARACTERS long."""
-        text = super().formatMessage(record)
-        if len(text) > _MOST_CHARACTERS:
-            text = f"{text[:_MOST_CHARACTERS]}..."
-        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+        """Return the line, as `_legible`."""
+        return _legible(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """Return a traceback, indented, so that no line looks like a message."""
+        return "\n".join(f"  {_legible(s)}" for s in super().formatException(ei).split("\n"))
+
+
+def _legible(line: str, most: int = 4000) -> str:
+    line = line[:most] + "..." * (len(line) > most)
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 def log_to_stderr(level: str) -> None:

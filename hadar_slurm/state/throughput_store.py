@@ -88,7 +88,7 @@ class Profile:
             except UnusableError as error:
                 self._put_aside(str(error))
                 self._exchange(None)
-        except (sqlite3.Error, OSError, UnusableError) as error:
+        except (sqlite3.Error, OSError, UnusableError, ValueError) as error:
             self.fault = f"{self.path}: measured speeds are not kept: {error}"
 
     def _exchange(self, mark: _Mark | None) -> None:
@@ -108,10 +108,8 @@ class Profile:
             learned = Learned(self.speeds, self.records, self.credits, self.ended)
             write(connection, learned, self.now_s())
             is_written = connection.total_changes > 0
-        self.speeds.news.clear()
-        self.records.news.clear()
-        self.credits.news.clear()
-        self.ended.news.clear()
+        for part in (self.speeds, self.records, self.credits, self.ended):
+            part.news.clear()
         # Had another process changed the file since, its count would be higher.
         self._mark = None if mark is None else _Mark(mark.inode, mark.changes + is_written)
 

@@ -40,44 +40,6 @@ _ACCEPTED, _REFUSED = " to start at ", "allocation failure: "
 _TRIAL_S = 5.0
 
 
-def tried(
-    request: SbatchRequest, sbatch: RealSbatch, call: Call, environment: Mapping[str, str]
-) -> Call:
-    """Return the call in the place of one, by what Slurm would do with it without a hold.
-
-    One that is held, or that hadar-sbatch has limited to one GPU type.
-    """
-    environment = {**environment, **call.variables}
-    if not is_refused(sbatch, call.unheld, environment, is_piped=request.script_name == ""):
-        return call
-    # With these sbatch returns when the job has ended, or prints no job id: it could not be held.
-    is_final = not call.is_held or {"wait", "quiet"} & request.values.keys()
-    if call.otherwise is not None and is_final:
-        return call.otherwise
-    return call._replace(is_held_late=True)
-
-
-def is_refused(
-    sbatch: RealSbatch, argv: Sequence[str], environment: Mapping[str, str], *, is_piped: bool
-) -> bool:
-    """Return whether Slurm refuses a trial of this call; False where it does not answer in time.
-
-    `is_piped`: the script is on standard input, which is put back to its beginning.
-    """
-    name, *words = argv
-    trial = (name, "--test-only", *words)
-    try:
-        done = _done(sbatch, trial, environment, timeout_s=_TRIAL_S, stderr=subprocess.STDOUT)
-    except subprocess.TimeoutExpired:
-        return False
-    finally:
-        if is_piped:
-            os.lseek(0, 0, os.SEEK_SET)
-    said = done.stdout.decode(errors="replace")
-    is_failed = _REFUSED in said or (done.returncode != 0 and _ACCEPTED not in said)
-    return is_failed and not is_unreachable(said)
-
-
 class SbatchAnswer(NamedTuple):
     """sbatch's status and output, the call as it then stands, and `JOB` or `JOB;CLUSTER`."""
 
@@ -88,20 +50,83 @@ class SbatchAnswer(NamedTuple):
     job: str
 
 
+def tried(
+    request: SbatchRequest, sbatch: RealSbatch, call: Call, environment: Mapping[str, str]
+) -> tuple[Call, SbatchAnswer | None]:
+    """Return the call in the place of one, by what Slurm would do with it without a hold.
+
+    One that is held, or that hadar-sbatch has limited to one GPU type. The second value is None but
+    where a wrapper of sbatch does not pass `--test-only` on: then the trial has submitted the job.
+    """
+    environment = {**environment, **call.variables}
+    done = trial(sbatch, call.unheld, environment, is_piped=request.script_name == "")
+    if done is not None and not (_ACCEPTED in (said := _words(done)) or _REFUSED in said):
+        late = call._replace(is_held_late=call.is_held)
+        if _numbers(done) and (seen := _seen(_numbers(done), late)) and seen.number:
+            answer = _answer(done, late)
+            return answer.call, answer
+    if done is None or not is_refused(done):
+        return call, None
+    # With these sbatch returns when the job has ended, or prints no job id: it could not be held.
+    is_final = not call.is_held or {"wait", "quiet"} & request.values.keys()
+    if call.otherwise is not None and is_final:
+        return call.otherwise, None
+    return call._replace(is_held_late=True), None
+
+
+def trial(
+    sbatch: RealSbatch, argv: Sequence[str], environment: Mapping[str, str], *, is_piped: bool
+) -> subprocess.CompletedProcess[bytes] | None:
+    """Try a call; return None where Slurm does not answer in time.
+
+    `is_piped`: the script is on standard input, which is put back to its beginning.
+    """
+    name, *words = argv
+    try:
+        argv = (name, "--test-only", *words)
+        return _done(sbatch, argv, environment, timeout_s=_TRIAL_S, stderr=subprocess.PIPE)
+    except subprocess.TimeoutExpired as error:
+        # Such as for the end of a job that a wrapper has submitted.
+        is_silent = error.stdout is None
+        return None if is_silent else subprocess.CompletedProcess(argv, 0, error.stdout, b"")
+    finally:
+        if is_piped:
+            os.lseek(0, 0, os.SEEK_SET)
+
+
+def is_refused(done: subprocess.CompletedProcess[bytes]) -> bool:
+    """Return whether Slurm refuses what was tried."""
+    said = _words(done)
+    is_failed = _REFUSED in said or (done.returncode != 0 and _ACCEPTED not in said)
+    return is_failed and not is_unreachable(said)
+
+
+def _words(done: subprocess.CompletedProcess[bytes]) -> str:
+    return (done.stdout + done.stderr).decode(errors="replace")
+
+
 def submit(sbatch: RealSbatch, call: Call, environment: Mapping[str, str]) -> SbatchAnswer:
     """Run sbatch, and hold the job that it names if that is to be held late."""
     argv = call.unheld if call.is_held_late else call.argv
-    done = _done(sbatch, argv, {**environment, **call.variables})
+    return _answer(_done(sbatch, argv, {**environment, **call.variables}), call)
+
+
+def _numbers(done: subprocess.CompletedProcess[bytes]) -> list[str]:
+    """Return what may be the job in sbatch's answer, each `JOB` or `JOB;CLUSTER`."""
+    answer = os.fsdecode(done.stdout)
+    return [*_NUMBER.findall(answer), *_SENTENCE.findall(answer)]
+
+
+def _answer(done: subprocess.CompletedProcess[bytes], call: Call) -> SbatchAnswer:
     # For a process that a signal ended, the status that a shell gives.
     status = done.returncode if done.returncode >= 0 else 128 - done.returncode
-    answer = os.fsdecode(done.stdout)
-    texts = [*_NUMBER.findall(answer), *_SENTENCE.findall(answer)]
+    answer, texts = os.fsdecode(done.stdout), _numbers(done)
     # No wrapper prints the name of another cluster, whose jobs are not seen here.
     job = next((text for text in reversed(texts) if ";" in text), texts[-1] if texts else "")
     is_clear = ";" in job or (status == 0 and _NUMBER.fullmatch(answer) is not None)
     job = job if is_clear or status == 0 else ""
     if call.is_held_late or not is_clear:
-        seen = _seen({text.partition(";")[0]: text for text in texts}, call)
+        seen = _seen(texts, call)
         job = job if seen is None else seen.text
         if call.is_held_late and (job or status == 0) and (why := _hold(seen)):
             call = call.left(why)
@@ -116,12 +141,12 @@ class _Seen(NamedTuple):
     reason: str = ""
 
 
-def _seen(texts: Mapping[str, str], call: Call) -> _Seen | None:
+def _seen(numbers: Sequence[str], call: Call) -> _Seen | None:
     """Return the newest of the jobs with these numbers that the call may have submitted.
 
     None where Slurm does not say.
     """
-    if not texts:
+    if not (texts := {text.partition(";")[0]: text for text in numbers}):
         return _Seen()
     try:
         rows = _ROW.findall(Runner(timeout_s=10).run(_SQUEUE))

@@ -30,7 +30,7 @@ LIMITS = {
     "calls with more than 4 positional arguments": 99,
     "keys of hadar.yaml": 37,
     "modules that hadard loads": 127,
-    "lines that hadard loads": 17_667,
+    "lines that hadard loads": 17_663,
     "lines that hadard has loaded after a round of steer": 19_782,
 }
 MOST_LINES_OF_SLURM = 8_072

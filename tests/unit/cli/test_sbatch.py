@@ -329,7 +329,9 @@ def test_the_words_of_a_trial_count_before_its_status(
     """A wrapper that ends with 0 hid what Slurm refuses; one that ends with 1, each job's trial."""
     site.command("sbatch", f"import sys; print({said!r}, file=sys.{stream}); sys.exit({status})")
     sbatch = RealSbatch(str(site.root / "bin" / "sbatch"), {})
-    assert trial.is_refused(sbatch, ("sbatch", "x"), {}, is_piped=False) == is_refused
+    done = trial.trial(sbatch, ("sbatch", "x"), {}, is_piped=False)
+    assert done is not None
+    assert trial.is_refused(done) == is_refused
 
 
 def test_a_trial_that_slurm_does_not_answer_changes_nothing(
@@ -337,13 +339,43 @@ def test_a_trial_that_slurm_does_not_answer_changes_nothing(
 ) -> None:
     """Neither one that takes long nor one that does not reach slurmctld."""
     monkeypatch.setattr(trial, "_TRIAL_S", 0.2)
-    for text in (
-        "import time; time.sleep(60)",
-        "import sys; sys.exit('sbatch: error: Unable to contact slurm controller')",
-    ):
-        site.command("sbatch", text)
-        sbatch = RealSbatch(str(site.root / "bin" / "sbatch"), {})
-        assert not trial.is_refused(sbatch, ("sbatch", "job.sh"), {}, is_piped=False)
+    sbatch = RealSbatch(str(site.root / "bin" / "sbatch"), {})
+    site.command("sbatch", "import time; time.sleep(60)")
+    assert trial.trial(sbatch, ("sbatch", "job.sh"), {}, is_piped=False) is None
+    monkeypatch.undo()
+    site.command("sbatch", "import sys; sys.exit('error: Unable to contact slurm controller')")
+    done = trial.trial(sbatch, ("sbatch", "job.sh"), {}, is_piped=False)
+    assert done is not None
+    assert not trial.is_refused(done)
+
+
+@pytest.mark.parametrize("is_waited_for", [False, True])
+@pytest.mark.parametrize("options", [(), ("--hadar-json",)])
+def test_a_wrapper_that_does_not_pass_a_trial_on_submits_once(
+    site: Site, options: tuple[str, ...], *, is_waited_for: bool
+) -> None:
+    """The trial's job, which has the description, is the one that is held."""
+    site.command("scontrol", SCONTROL)
+    site.command("squeue", SQUEUE)
+    wait = "time.sleep(60)" if is_waited_for else ""
+    wrapper = (
+        "import json, sys, time\nsys.argv = [w for w in sys.argv if w != '--test-only']\n"
+        "print(json.dumps(sys.argv), file=open('calls', 'a'))\n"
+    )
+    printed = SBATCH.replace(
+        "print(json.dumps", f"print('Submitted batch job 17', flush=True);{wait};("
+    )
+    site.command("sbatch", wrapper + printed.replace(";;", ";"))
+    site.beat()
+    done = site.run(*OWN, *options, "job.sh")
+    assert done.returncode == 0, done.stderr
+    (call,) = [json.loads(line) for line in (site.root / "calls").read_text().splitlines()]
+    assert "--hold" not in call
+    assert (site.root / "scontrol").read_text() == "uhold 17\n"
+    if options:
+        assert (json.loads(done.stdout)["job"], json.loads(done.stdout)["is_held"]) == ("17", True)
+    else:
+        assert (done.stdout, notes_of(done)) == ("Submitted batch job 17\n", TAKEN)
 
 
 @pytest.mark.parametrize(

@@ -32,3 +32,18 @@ def test_a_text_without_end_is_cut() -> None:
     said = logged("x" * 100_000)
     assert len(said) < 5000
     assert " INFO job xxx" in said
+
+
+def test_a_traceback_begins_no_line_either() -> None:
+    """Its message may be a user's text as well."""
+    code = (
+        "import logging\nfrom hadar_slurm.daemon.log_lines import log_to_stderr\n"
+        "log_to_stderr('info')\n"
+        "try:\n    raise ValueError('7\\n2026-11-27 20:00:00 ERROR forged \\x1b[2J')\n"
+        "except ValueError:\n    logging.exception('the round has failed')\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, *traceback = run.stderr.splitlines()
+    assert first.endswith("ERROR the round has failed")
+    assert all(line.startswith("  ") for line in traceback)
+    assert traceback[-1] == r"  2026-11-27 20:00:00 ERROR forged \x1b[2J"

@@ -197,6 +197,14 @@ def test_where_nothing_can_be_written_hadard_goes_on(tmp_path: Path) -> None:
     assert "nowhere" in profile.fault
 
 
+def test_a_workload_that_cannot_be_written_ends_no_round(path: Path) -> None:
+    """SQLite takes no half of a surrogate pair."""
+    profile = opened(path)
+    profile.speeds.measure(Workload("ada", "x\ud83d"), V100, 3.0)
+    profile.sync()
+    assert "surrogates not allowed" in profile.fault
+
+
 @pytest.mark.parametrize(
     "row",
     [
