@@ -72,17 +72,17 @@ def _submit(request: SbatchRequest) -> int:
         _print_line(request, call, *call.notes)
         _print_call(call, is_json=is_json)
         return 0
-    done = None
+    submitted = None
     if (call.is_held or call.otherwise) and not request.is_read_once:
         from hadar_slurm.submit.trial import tried
 
-        call, done = tried(request, sbatch, call, environment)
-    if not (done or is_json or call.is_held_late):
+        call, submitted = tried(request, sbatch, call, environment)
+    if not (submitted or is_json or call.is_held_late):
         _print_line(request, call)
         become(sbatch, call.argv, {**environment, **call.variables})
     from hadar_slurm.submit.trial import submit
 
-    status, answer, call, job = done or submit(sbatch, call, environment)
+    status, answer, call, job = submitted or submit(sbatch, call, environment)
     if job or status == 0:
         _print_line(request, call)
         if is_json:

@@ -23,8 +23,10 @@ def signal_requests() -> Iterator[Requests]:
     requests = Requests()
 
     def record(number: int, _frame: FrameType | None) -> None:
-        requests.to_reload |= number == signal.SIGHUP
-        requests.to_end |= number != signal.SIGHUP
+        if number == signal.SIGHUP:
+            requests.to_reload = True
+        else:
+            requests.to_end = True
 
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before = {number: signal.signal(number, record) for number in numbers}

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -36,7 +37,7 @@ _SQUEUE = ("squeue", "--me", "-h", "-t", "all", "-o", "%F|%r|%k")
 _ROW = re.compile(r"^(\d+)\|([^|\n]*)\|(.*)$", re.MULTILINE)
 # What a trial says of a job that could start, and of one that is refused.
 _ACCEPTED, _REFUSED = " to start at ", "allocation failure: "
-# A trial that takes longer is given up, and the job is submitted.
+# A trial of Slurm's own sbatch that takes longer is given up, and the job is submitted.
 _TRIAL_S = 5.0
 
 
@@ -59,13 +60,14 @@ def tried(
     where a wrapper of sbatch does not pass `--test-only` on: then the trial has submitted the job.
     """
     environment = {**environment, **call.variables}
-    done = trial(sbatch, call.unheld, environment, is_piped=request.script_name == "")
-    if done is not None and not (_ACCEPTED in (said := _words(done)) or _REFUSED in said):
-        late = call._replace(is_held_late=call.is_held)
-        if _numbers(done) and (seen := _seen(_numbers(done), late)) and seen.number:
-            answer = _answer(done, late)
-            return answer.call, answer
-    if done is None or not is_refused(done):
+    done = trial_of(sbatch, call.unheld, environment, is_piped=request.script_name == "")
+    if done is None:
+        return call, None
+    if _has_submitted(done, call):
+        sys.stderr.write(done.stderr.decode(errors="replace"))
+        submitted = _answer(done, call._replace(is_held_late=call.is_held))
+        return submitted.call, submitted
+    if not is_refused(done):
         return call, None
     # With these sbatch returns when the job has ended, or prints no job id: it could not be held.
     is_final = not call.is_held or {"wait", "quiet"} & request.values.keys()
@@ -74,24 +76,35 @@ def tried(
     return call._replace(is_held_late=True), None
 
 
-def trial(
+def trial_of(
     sbatch: RealSbatch, argv: Sequence[str], environment: Mapping[str, str], *, is_piped: bool
 ) -> subprocess.CompletedProcess[bytes] | None:
-    """Try a call; return None where Slurm does not answer in time.
+    """Try a call; return None where Slurm's sbatch has no answer in time.
 
-    `is_piped`: the script is on standard input, which is put back to its beginning.
+    A wrapper of sbatch, which may submit, has as long as it takes. `is_piped`: the script is on
+    standard input, which is put back to its beginning.
     """
     name, *words = argv
+    words, limit_s = [name, "--test-only", *words], None if sbatch.variables else _TRIAL_S
     try:
-        argv = (name, "--test-only", *words)
-        return _done(sbatch, argv, environment, timeout_s=_TRIAL_S, stderr=subprocess.PIPE)
-    except subprocess.TimeoutExpired as error:
-        # Such as for the end of a job that a wrapper has submitted.
-        is_silent = error.stdout is None
-        return None if is_silent else subprocess.CompletedProcess(argv, 0, error.stdout, b"")
+        return _done(sbatch, words, environment, timeout_s=limit_s, stderr=subprocess.PIPE)
+    except subprocess.TimeoutExpired:
+        return None
     finally:
         if is_piped:
             os.lseek(0, 0, os.SEEK_SET)
+
+
+def _has_submitted(done: subprocess.CompletedProcess[bytes], call: Call) -> bool:
+    """Return whether what was to be a trial has submitted the job, by what it alone prints.
+
+    A number alone only where it is that of a job with this description.
+    """
+    answer, said = os.fsdecode(done.stdout), _words(done)
+    if _ACCEPTED in said or _REFUSED in said:
+        return False
+    seen = _seen(_NUMBER.findall(answer), call) if _NUMBER.fullmatch(answer) else None
+    return bool(_SENTENCE.search(answer) or (seen and seen.number))
 
 
 def is_refused(done: subprocess.CompletedProcess[bytes]) -> bool:

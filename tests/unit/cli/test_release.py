@@ -258,6 +258,38 @@ def test_leaving_with_a_whole_array(bench: Bench) -> None:
     assert all(not task.hold for task in bench.fake.jobs)
 
 
+def test_a_comment_that_cannot_be_read_back_is_said(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jobs have left, and are named."""
+    job = bench.submit(mark=True)
+
+    def pause(_: float) -> None:
+        (bench.directory / "bin" / "squeue").unlink()
+
+    monkeypatch.setattr("hadar_slurm.cli.leave.time", SimpleNamespace(sleep=pause))
+    done = bench.run("leave", str(job.number))
+    assert (done.exit_code, done.stdout) == (0, f"job {job.key} is left to Slurm\n")
+    assert done.stderr.startswith("hadar: the comments are not read back: squeue")
+
+
+def test_a_job_that_has_left_before_is_left_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its comment is written in another way, as by hadard's mark."""
+    job = bench.submit(mark=True)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        job.comment = job.comment.replace(" ", "\\u0020") + "[hadar:Nice=5]"
+
+    monkeypatch.setattr("hadar_slurm.cli.leave.time", SimpleNamespace(sleep=pause))
+    assert bench.run("leave", str(job.number)).exit_code == 0
+    assert len(pauses) == 1
+    assert job.comment.endswith("[hadar:Nice=5]")
+
+
 def test_leaving_with_one_task_of_an_array(bench: Bench) -> None:
     """`hadar leave` with one task of an array leaves the other tasks held."""
     job = bench.submit(mark=True, tasks=(0, 1, 2))

@@ -329,7 +329,7 @@ def test_the_words_of_a_trial_count_before_its_status(
     """A wrapper that ends with 0 hid what Slurm refuses; one that ends with 1, each job's trial."""
     site.command("sbatch", f"import sys; print({said!r}, file=sys.{stream}); sys.exit({status})")
     sbatch = RealSbatch(str(site.root / "bin" / "sbatch"), {})
-    done = trial.trial(sbatch, ("sbatch", "x"), {}, is_piped=False)
+    done = trial.trial_of(sbatch, ("sbatch", "x"), {}, is_piped=False)
     assert done is not None
     assert trial.is_refused(done) == is_refused
 
@@ -341,41 +341,94 @@ def test_a_trial_that_slurm_does_not_answer_changes_nothing(
     monkeypatch.setattr(trial, "_TRIAL_S", 0.2)
     sbatch = RealSbatch(str(site.root / "bin" / "sbatch"), {})
     site.command("sbatch", "import time; time.sleep(60)")
-    assert trial.trial(sbatch, ("sbatch", "job.sh"), {}, is_piped=False) is None
+    assert trial.trial_of(sbatch, ("sbatch", "job.sh"), {}, is_piped=False) is None
     monkeypatch.undo()
     site.command("sbatch", "import sys; sys.exit('error: Unable to contact slurm controller')")
-    done = trial.trial(sbatch, ("sbatch", "job.sh"), {}, is_piped=False)
+    done = trial.trial_of(sbatch, ("sbatch", "job.sh"), {}, is_piped=False)
     assert done is not None
     assert not trial.is_refused(done)
 
 
-@pytest.mark.parametrize("is_waited_for", [False, True])
-@pytest.mark.parametrize("options", [(), ("--hadar-json",)])
-def test_a_wrapper_that_does_not_pass_a_trial_on_submits_once(
-    site: Site, options: tuple[str, ...], *, is_waited_for: bool
-) -> None:
-    """The trial's job, which has the description, is the one that is held."""
+WRAPPER = """
+import json, os, sys, time
+if "drop" in os.environ["WRAPPER"]:
+    sys.argv = [word for word in sys.argv if word != "--test-only"]
+print(json.dumps(sys.argv), file=open("calls", "a"))
+print(os.environ.get("SAYS", ""), end="")
+print("project X has 3 h left", file=sys.stderr)
+"""
+
+
+def behind_a_wrapper(site: Site, answer: str) -> None:
+    """Put a wrapper before an sbatch that prints `answer`, and ends a job of --wait with 3."""
     site.command("scontrol", SCONTROL)
     site.command("squeue", SQUEUE)
-    wait = "time.sleep(60)" if is_waited_for else ""
-    wrapper = (
-        "import json, sys, time\nsys.argv = [w for w in sys.argv if w != '--test-only']\n"
-        "print(json.dumps(sys.argv), file=open('calls', 'a'))\n"
+    says = (
+        f"print({answer!r}, flush=True); '--wait' in sys.argv and (time.sleep(0.3), sys.exit(3));("
     )
-    printed = SBATCH.replace(
-        "print(json.dumps", f"print('Submitted batch job 17', flush=True);{wait};("
-    )
-    site.command("sbatch", wrapper + printed.replace(";;", ";"))
+    site.command("sbatch", WRAPPER + SBATCH.replace("print(json.dumps", says))
     site.beat()
-    done = site.run(*OWN, *options, "job.sh")
+
+
+def calls_of(site: Site) -> list[list[str]]:
+    """Return the calls of sbatch without those that it has tried."""
+    lines = (site.root / "calls").read_text().splitlines()
+    return [call for call in map(json.loads, lines) if "--test-only" not in call]
+
+
+@pytest.mark.parametrize(
+    "answer", ["Submitted batch job 17", "welcome\nSubmitted batch job 17", "17"]
+)
+@pytest.mark.parametrize("options", [(), ("--hadar-json",)])
+def test_a_wrapper_that_does_not_pass_a_trial_on_submits_once(
+    site: Site, answer: str, options: tuple[str, ...]
+) -> None:
+    """The trial's job, which has the description, is the one that is held."""
+    behind_a_wrapper(site, answer)
+    done = site.run(*OWN, *options, "job.sh", WRAPPER="drops")
     assert done.returncode == 0, done.stderr
-    (call,) = [json.loads(line) for line in (site.root / "calls").read_text().splitlines()]
+    (call,) = calls_of(site)
     assert "--hold" not in call
+    assert "project X has 3 h left" in done.stderr
     assert (site.root / "scontrol").read_text() == "uhold 17\n"
     if options:
         assert (json.loads(done.stdout)["job"], json.loads(done.stdout)["is_held"]) == ("17", True)
     else:
-        assert (done.stdout, notes_of(done)) == ("Submitted batch job 17\n", TAKEN)
+        assert done.stdout == f"{answer}\n"
+        assert TAKEN in done.stderr
+
+
+@pytest.mark.parametrize("squeue", ["raise SystemExit(1)", "print('17|Resources|replaced')"])
+def test_a_job_submitted_by_a_trial_counts_without_squeue(site: Site, squeue: str) -> None:
+    """As where a site's filter replaces the comment; the job is then one of plain Slurm."""
+    behind_a_wrapper(site, "Submitted batch job 17")
+    site.command("squeue", squeue)
+    done = site.run(*OWN, "job.sh", WRAPPER="drops")
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 17\n")
+    assert len(calls_of(site)) == 1
+    assert left("Slurm did not hold it") in done.stderr
+
+
+def test_a_job_submitted_by_a_trial_is_waited_for(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With sbatch's status, however long it takes."""
+    behind_a_wrapper(site, "Submitted batch job 17")
+    done = site.run(*OWN, "--wait", "job.sh", WRAPPER="drops")
+    assert (done.returncode, len(calls_of(site))) == (3, 1)
+
+
+@pytest.mark.parametrize("options", [(), ("-Q",)])
+def test_a_number_that_a_wrapper_prints_is_no_submission(
+    site: Site, options: tuple[str, ...]
+) -> None:
+    """Job 9 has the same description: of a sweep each job has."""
+    behind_a_wrapper(site, "17")
+    site.run(*OWN, "job.sh", WRAPPER="passes")  # the one before, whose comment squeue shows
+    (site.root / "calls").unlink()
+    done = site.run(*OWN, *options, "job.sh", WRAPPER="passes", SAYS="9\n4711\n")
+    assert (done.returncode, len(calls_of(site))) == (0, 1), done.stderr
+    assert not (site.root / "scontrol").exists()
 
 
 @pytest.mark.parametrize(
