@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from hadar_slurm.core.cluster import NodeName
 from hadar_slurm.jobspec.description import decode_or_none
 from hadar_slurm.jobspec.gres import asked_gpus
 from hadar_slurm.jobspec.request import SIZES, Request, described_request
@@ -40,12 +41,16 @@ def is_as_described(request: Request, comment: str) -> bool:
     return (by_node or sum(n for _, n in asked[1])) in sizes
 
 
-def with_edits(own: Request, now: Request, comment: str) -> Request:
+def with_edits(
+    own: Request, now: Request, comment: str, pinned: tuple[NodeName, ...] = ()
+) -> Request:
     """Return an owner's former request with the GPUs of the one that Slurm shows `now`, if edited.
 
-    On a pin those are of each of its nodes.
+    Those are of each of the nodes `pinned`, also where its owner has named others since.
     """
-    if is_as_described(replace(now, num_nodes=own.num_nodes), comment):
+    shown = replace(now, num_nodes=own.num_nodes)
+    on_pin = replace(shown, nodes=pinned or now.nodes)
+    if is_as_described(shown, comment) or is_as_described(on_pin, comment):
         return own
     number = f"{len(now.nodes)}-{len(now.nodes)}" if now.nodes else own.num_nodes
     sizes: dict[str, Any] = dict(zip(SIZES, own.sizes, strict=True))

@@ -192,9 +192,8 @@ class SlurmBackend:
         """
         retry_s = self.observer.throttles.next_retry_s(self.now_s())
         pins_end_s = min(self._pins.next_timeout_s(), retry_s)
-        burst_until_s = next_read_s = 0.0
-        if self._is_unread:
-            next_read_s = self.now_s() + self.settings.poll_s
+        burst_until_s = 0.0
+        next_read_s = self.now_s() + self.settings.poll_s if self._is_unread else 0.0
         while not self.is_stopping():
             now_s = self.now_s()
             if now_s >= until_s:
@@ -236,16 +235,15 @@ class SlurmBackend:
         """
         action = self._observation.forks.on_task(action)
         job, changes = action.job_id, list[updates.Update]()
+        row = self._state.queue.get(job)
         if isinstance(action, Stop):
-            row = self._state.queue.get(job)
             if row is None or not bound_s(row):
                 changes.append(updates.SignalCheckpoint(job))
             changes.append(updates.Requeue(job))
         elif isinstance(action, Start):
-            row, cluster = self._state.queue.get(job), self._state.cluster
             keeps_types = row is not None and self.slurm.abilities.keeps_types
             named = self.ledger[job].named_types(row) if row and keeps_types else frozenset()
-            names_type = row is not None and must_name_type(named, action.gang, cluster)
+            names_type = bool(row) and must_name_type(named, action.gang, self._state.cluster)
             request = scontrol.request_for(action.gang, self.slurm.version, names_type=names_type)
             ask = updates.SetRequest(job, request)
             changes = [updates.ClearRequest(job), ask, updates.Release(job)]

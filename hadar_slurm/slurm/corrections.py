@@ -52,6 +52,8 @@ class Corrections:
     def restore(self, seen: Observation, state: SlurmState) -> None:
         """Restore the requests of jobs that hadard may not place, or not steer, any more."""
         self.fault = ""
+        for job in seen.snapshot.jobs if seen.mode is Mode.HOLD else ():
+            self._not_restored.pop(job.job_id, None)  # planned again, it is held rightly
         # Slurm 24.11 takes no change of some; those have been tried twice.
         refused = {job for job, times in self.ledger.unlistable.items() if times > _MOST_REFUSED}
         jobs = {*seen.of(Course.RESTORED), *self._lent_beside_kept(state.queue)} - refused
@@ -188,5 +190,5 @@ class Corrections:
     def _may_wait_unheld(self, job: Job, cluster: Cluster) -> bool:
         from hadar_slurm.placement.limits import may_wait_unheld
 
-        may_exclude = not self.ledger[job.job_id].excluded.is_kept
-        return may_wait_unheld(job, cluster, may_exclude=may_exclude)
+        is_kept = self.ledger[job.job_id].excluded.is_kept
+        return may_wait_unheld(job, cluster, may_exclude=not is_kept)

@@ -29,12 +29,8 @@ def longest_limits(queue: Iterable[QueueRow], runner: Runner) -> dict[JobId, flo
     rows = [row for row, description in found if description is not None and description.time_on]
     if not rows:
         return {}
-    partitions = {
-        name: (_seconds(limit), qos)
-        for name, qos, limit in _PARTITION.findall(
-            runner.run(["scontrol", "-a", "show", "partition", "-o"])
-        )
-    }
+    shown = runner.run(["scontrol", "-a", "show", "partition", "-o"])
+    partitions = {name: (_seconds(limit), qos) for name, qos, limit in _PARTITION.findall(shown)}
     if not any(row.qos or row.account for row in rows):  # a Slurm without accounting
         return {row.key: _of_partitions(row, partitions, {}) for row in rows}
     users = ",".join(sorted({row.user for row in rows}))

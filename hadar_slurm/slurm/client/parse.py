@@ -396,7 +396,7 @@ _DETAIL = re.compile(r" (CronJob|ExcNodeList|Nice|Prefer|TimeLimit)=(\S+)")
 
 
 class Detail(NamedTuple):
-    """What a job's detail line shows: None, () or 0 where a field is in doubt, "" for none."""
+    """What a job's detail line shows: None or () where a field is in doubt, "" for none."""
 
     # It belongs to scrontab, or the nodes that it excludes are in doubt.
     is_set_apart: bool
@@ -404,7 +404,7 @@ class Detail(NamedTuple):
     nice: int | None
     preferred: str | None
     # 0 for none.
-    limit_s: float
+    limit_s: float | None
 
 
 def detail_of(line: str) -> Detail:
@@ -419,7 +419,7 @@ def detail_of(line: str) -> Detail:
         () if excluded in NOTHING else fold_out(excluded),
         int(n) if re.fullmatch(r"-?[0-9]{1,10}", n := only.get("Nice", "")) else None,
         only.get("Prefer", None if found.get("Prefer") or not line else ""),
-        limit_s=parse_time_limit(only.get("TimeLimit", "UNLIMITED")) or 0.0,
+        limit_s=parse_time_limit(only["TimeLimit"]) or 0.0 if "TimeLimit" in only else None,
     )
 
 

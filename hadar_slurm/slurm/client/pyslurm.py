@@ -117,7 +117,7 @@ class PySlurm(CommandLine):
             {row.key: job.nice or 0 for job, row in pending},
             {row.key: parse.asked_nodes(_span(job), row.request.num_nodes) for job, row in pending},
             shows_invented_max_nodes=True,  # holds for all Slurm versions with such a pyslurm
-            limits_s={row.key: 60.0 * job.time_limit for job, row in live if job.time_limit},
+            limits_s={row.key: 60.0 * (job.time_limit or 0) for job, row in live},
             most_s=longest_limits((row for _, row in jobs), self.runner),
             reservations=reservations_of((row for _, row in jobs), self.runner),
             sizes=_read_sizes(self.runner, [row for _, row in jobs]),

@@ -50,7 +50,7 @@ class SlurmState:
     shows_invented_max_nodes: bool = False
     # The most tasks of an array that may run at once, by array number, where Slurm shows it.
     throttles: Mapping[str, int] = field(default_factory=dict)
-    # The time limits of live jobs in seconds, where they have one and Slurm shows it beyond doubt.
+    # The time limits of live jobs in seconds, 0 for none, where Slurm shows them beyond doubt.
     limits_s: Mapping[JobId, float] = field(default_factory=dict)
     # The longest time limits in seconds of live jobs whose limit depends on their GPU type.
     most_s: Mapping[JobId, float] = field(default_factory=dict)
@@ -265,7 +265,7 @@ def _state(
         preferred={k: p for k in pending if (p := shown[k].preferred) is not None},
         num_nodes={key: asked_nodes(of_row[key], queue[key].request.num_nodes) for key in pending},
         throttles=parse.array_throttles(of_row.values()),
-        limits_s={key: detail.limit_s for key, detail in shown.items() if detail.limit_s},
+        limits_s={key: s for key, detail in shown.items() if (s := detail.limit_s) is not None},
         sizes=sizes_by_type(live, details),
         unseen=unseen,
     )

@@ -150,7 +150,7 @@ class Claim:
         """Return the claim after a reading of what hadard borrows (`SlurmState.shown`)."""
         limit_s, own = shown["limit_s"], self.own
         # Slurm keeps limits in minutes.
-        is_same = not limit_s or 0 <= limit_s - self.limit_s.ours < 60
+        is_same = limit_s is None or 0 <= limit_s - self.limit_s.ours < 60
         shown = {**shown, "limit_s": None if is_same else round(limit_s)}
         after = {name: loan.seen(shown[name]) for name, loan in self.loans.items()}
         if after == self.loans:

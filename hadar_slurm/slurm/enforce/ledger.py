@@ -86,9 +86,8 @@ class Ledger:
             with untrusted_files.directory(self.path.parent) as place:
                 text = untrusted_files.read(self.path.name, max_bytes=_MAX_BYTES, dir_fd=place)
             tree = json.loads(text)
-            if tree["version"] not in PARSE:
+            if (parse := PARSE.get(tree["version"])) is None:
                 return
-            parse = PARSE[tree["version"]]
             claims = {JobId(job): parse(claim) for job, claim in tree["jobs"].items()}
         except (OSError, *DAMAGE) as error:
             log.warning("%s: not a ledger that can be read: %r", self.path, error)
@@ -156,11 +155,10 @@ class Ledger:
             if claim is None:
                 if (description := decode_or_none(row.comment)) is None:
                     continue
-                version, was_read = slurm.version, self.was_read
-                first = first_sight(row, description, was_read=was_read, version=version)
+                first = first_sight(row, description, was_read=self.was_read, version=slurm.version)
                 claim, _ = transition(Claim(), first)
-                is_unmarked = not description.is_held
-                if claim == Claim() and (is_unmarked or may_yet_be_held(row, self.now_s())):
+                may_come = not description.is_held or may_yet_be_held(row, self.now_s())
+                if claim == Claim() and may_come:
                     continue
             kind, now_s = self._kind(claim, row), self.now_s()
             if changes(claim, kind):

@@ -12,12 +12,12 @@ from hadar_slurm.slurm.client.protocol import Partitions
 class Mode(StrEnum):
     """What hadard may do to a job, from least to most invasive."""
 
-    # Plans and writes its journal; changes nothing.
+    # Plans and writes its journal; changes nothing, but gives back what another mode had changed.
     OBSERVE = "observe"
     # Sets the preferred GPU type of pending jobs; Slurm decides.
     ADVISE = "advise"
     # Limits the nodes that Slurm may choose, orders a user's own jobs, and migrates. Slurm keeps
-    # the queue: held are only copies of a forked job, and jobs between two runs.
+    # the queue: held are only copies, jobs between two runs, and those that it could not limit so.
     STEER = "steer"
     # Holds waiting jobs, pins and migrates; steers while plain jobs wait (disposition.py).
     HOLD = "hold"

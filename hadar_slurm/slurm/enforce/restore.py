@@ -225,8 +225,8 @@ def own_request(row: QueueRow, claim: Claim, slurm: SlurmAdapter) -> Request:
         return row.request
     from hadar_slurm.jobspec.owners_gpus import with_edits
 
-    own, asked = with_edits(claim.own, row.request, row.comment), row.requested_nodes
-    if asked and not claim.pins(asked):
+    own = with_edits(claim.own, row.request, row.comment, claim.pinned)
+    if (asked := row.requested_nodes) and not claim.pins(asked):
         own = replace(own, nodes=asked)  # the owner's later choice
     if slurm.abilities.keeps_types and len(claim.named_types(row)) == 1:
         (gpu_type,) = claim.named_types(row)

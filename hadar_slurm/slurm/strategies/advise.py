@@ -1,4 +1,4 @@
-"""Mode `advise` sets the GPU type that pending jobs prefer; `observe` changes nothing."""
+"""Mode `advise` sets the GPU type that pending jobs prefer; `observe` starts and stops nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status
-from hadar_slurm.errors import LedgerError
+from hadar_slurm.errors import LedgerError, SlurmUnavailable
 from hadar_slurm.slurm.client.parse import NodeRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
@@ -17,7 +17,7 @@ from hadar_slurm.slurm.enforce.state_machine import Event, Kind
 
 @dataclass
 class Observing:
-    """Changes nothing; `text` returns the commands of an action."""
+    """Carries out nothing; `text` returns the commands of an action."""
 
     text: Callable[[Action], str]
 
@@ -28,7 +28,7 @@ class Observing:
 
 @dataclass
 class Advising:
-    """Sets preferences, and nothing else."""
+    """Carries out starts of jobs as preferences."""
 
     slurm: SlurmAdapter
     ledger: Ledger
@@ -40,26 +40,33 @@ class Advising:
         A preference delays no job: Slurm ignores one that it cannot follow. Jobs that run or
         already have this preference are not changed.
         """
-        state, features = self.state, _features_by_type(self.state.nodes)
-        outcomes = {a: Outcome(a, Status.SKIPPED, "no advice for it") for a in actions}
-        wishes: dict[JobId, Event] = {}
+        features, wishes = _features_by_type(self.state.nodes), dict[JobId, str]()
         for action in actions:
             gpu_types = list(action.gang.gpus_by_type) if isinstance(action, Start) else []
-            feature = features.get(gpu_types[0].lower(), "") if len(gpu_types) == 1 else ""
-            row, preferred = state.queue.get(action.job_id), self.ledger[action.job_id].preferred
-            if not feature or row is None or preferred.is_kept:
-                continue
-            outcomes[action] = Outcome(action, Status.DONE, f"prefers {feature}")
-            if preferred.ours != feature:
-                event = Event(kind=Kind.PREFER, row=row, own=state.request(row), features=feature)
-                wishes[row.key] = replace(event, shown=state.shown(row.key))
+            if len(gpu_types) == 1 and (feature := features.get(gpu_types[0].lower())):
+                wishes[action.job_id] = feature
         try:
+            events = self._events(wishes) if wishes else {}
+            new = {k: e for k, e in events.items() if self.ledger[k].preferred.ours != e.features}
             # A refused preference is tried again.
-            faults = self.ledger.attempt(self.slurm, wishes) if wishes else {}
-        except LedgerError as error:
+            faults = self.ledger.attempt(self.slurm, new) if new else {}
+        except (LedgerError, SlurmUnavailable) as error:
             return {a: Outcome(a, Status.DEFERRED, str(error)) for a in actions}
-        refused = {a: str(faults[a.job_id]) for a in actions if a.job_id in faults}
-        return outcomes | {a: Outcome(a, Status.REFUSED, why) for a, why in refused.items()}
+        outcomes = {a: Outcome(a, Status.SKIPPED, "no advice for it") for a in actions}
+        for action in (action for action in actions if action.job_id in events):
+            fault, said = faults.get(action.job_id), f"prefers {wishes[action.job_id]}"
+            status = Status.REFUSED if fault else Status.DONE
+            outcomes[action] = Outcome(action, status, str(fault or said))
+        return outcomes
+
+    def _events(self, wishes: Mapping[JobId, str]) -> dict[JobId, Event]:
+        """Return the changes of jobs that wait, by a reading just before."""
+        now, events = self.ledger.read_again(self.slurm, wishes.keys()), dict[JobId, Event]()
+        for job, row in now.queue.items():
+            if row.state == "PENDING" and not self.ledger[job].preferred.is_kept:
+                event = Event(kind=Kind.PREFER, row=row, own=now.request(row), shown=now.shown(job))
+                events[job] = replace(event, features=wishes[job])
+        return events
 
 
 def _features_by_type(nodes: Sequence[NodeRow]) -> dict[str, str]:

@@ -42,8 +42,7 @@ class Pinning(Mover):
             if a not in outcomes and a.job_id in seen.enrolled and not isinstance(a, Renew)
         }
         outcomes |= self.stop([a for a in actions if isinstance(a, Stop) and a not in outcomes])
-        pinned = self.start([start for start in starts if start not in outcomes])
-        outcomes |= pinned
+        outcomes |= (pinned := self.start([start for start in starts if start not in outcomes]))
         for start, outcome in pinned.items():
             if outcome.status is Status.DONE:
                 self.pins.begin(start.job_id, self.now_s())

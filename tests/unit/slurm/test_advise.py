@@ -83,6 +83,23 @@ def test_what_its_owner_prefers_since_is_kept(bench: Bench) -> None:
     assert (bench.job.prefers, bench.release()) == ("mine", [])
 
 
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
+def test_a_job_that_has_changed_since_the_plan_is_read_again(bench: Bench, state: str) -> None:
+    """Its owner's new preference is the one that is given back; one that has started keeps its."""
+    bench.backend.observe()
+    bench.job.prefers = "mine"
+    if state == "RUNNING":
+        bench.slurm.reserved = set()
+        bench.slurm.advance(1.0)
+    assert bench.job.state == state
+    (outcome,) = bench.backend.apply([Start(JobId(bench.job.key), 0, a_gang("n1:v100:1"))])
+    is_done = state == "PENDING"
+    assert outcome.status is (Status.DONE if is_done else Status.SKIPPED)
+    assert bench.job.prefers == ("v100" if is_done else "mine")
+    assert bench.release() == [""] * is_done
+    assert bench.job.prefers == "mine"
+
+
 def test_a_job_that_leaves_gets_its_own_preference(bench: Bench) -> None:
     """As a job of any other mode gets back what it asked for."""
     bench.advise("n1:v100:1")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders import a_gang
+from builders import a_gang, a_job, a_snapshot
 from fakes.fake_slurm import Asked, FakeJob, FakeSlurm, parse_gpus
 from fakes.fake_tools import FakeRunner
 
@@ -30,7 +30,9 @@ from hadar_slurm.slurm.client.updates import (
 from hadar_slurm.slurm.corrections import Corrections
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
+from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.enforce.restore import Returned, restore_jobs
+from hadar_slurm.slurm.jobs.observation import Observation
 
 NODES = "v100:4,p100:4,v100:2+k80:2"
 DESCRIBED = Description(steps=100, gpus=2, throughputs={"v100": 1.0, "p100": 1.0}, is_held=True)
@@ -137,6 +139,25 @@ def test_nodes_that_the_owner_named_after_a_pin_of_ours_are_kept(bench: Bench) -
     job.asked = replace(job.asked, nodes=("n2",))
     assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
     assert (job.asked.nodes, job.asked.per_job) == (("n2",), (("", 2),))
+
+
+@pytest.mark.parametrize("nodes", [("n2",), ()])
+def test_a_pin_on_two_nodes_is_no_edit_of_the_gpus(bench: Bench, nodes: tuple[str, ...]) -> None:
+    """Its owner has named another node since, or none: the job still asks for as many GPUs."""
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+    bench.pin(job, "n1:v100:1 n3:v100:1")
+    job.asked = replace(job.asked, nodes=nodes)
+    assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
+    assert (job.asked.nodes, job.asked.per_job) == (nodes, (("", 2),))
+
+
+def test_gpus_that_its_owner_sets_on_a_pin_are_kept(bench: Bench) -> None:
+    """Also where the owner names another node in the same moment."""
+    job = bench.submit(Asked(per_job=parse_gpus("gpu:2")))
+    bench.pin(job, "n1:v100:1 n3:v100:1")
+    job.asked = replace(job.asked, nodes=("n1",), per_node=parse_gpus("gpu:4"))
+    assert bench.restore_jobs(job) == [Returned(JobId(job.key))]
+    assert (job.asked.nodes, job.asked.per_node, job.asked.per_job) == (("n1",), (("", 4),), ())
 
 
 def test_nodes_that_the_owner_named_are_never_written(bench: Bench) -> None:
@@ -389,3 +410,8 @@ def test_jobs_that_could_not_be_restored_before_are_a_fault_where_none_is_left_t
     corrections = Corrections(bench.slurm, bench.ledger, lambda: 0.0, _not_restored=refused)
     corrections._give_back(bench.slurm.queue(), ())
     assert corrections.fault == "no job can be restored: the site takes no changes"
+    # Jobs that hadard places again, as their owners have mended them, are held rightly.
+    planned = a_snapshot("1xv100", *(a_job(job) for job in jobs))
+    corrections.restore(Observation(planned, mode=Mode.HOLD), bench.slurm.read())
+    corrections._give_back(bench.slurm.queue(), ())
+    assert corrections.fault == ""

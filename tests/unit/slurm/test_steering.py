@@ -646,6 +646,19 @@ def test_a_time_limit_is_that_of_the_type_and_given_back(tmp_path: Path) -> None
     assert job.limit_min == 20
 
 
+def test_an_owner_may_remove_a_time_limit_that_is_lent(tmp_path: Path) -> None:
+    """It is then no limit of hadard's any more, in later rounds nor at the release."""
+    site, job = with_limit(tmp_path)
+    start = Start(JobId(job.key), 0, a_gang("n2:k80:1"))
+    for limit_min in (100, 0, 0):
+        site.backend.observe()
+        site.backend.apply([start])
+        assert job.limit_min == limit_min
+        job.limit_min = 0
+    assert site.release_all() == [""]
+    assert (job.limit_min, job.excluded) == (0, ())
+
+
 def test_a_job_is_kept_off_types_on_which_it_would_not_end_in_time(tmp_path: Path) -> None:
     """Its steps take longer there than its time limit, and the remark says so."""
     site = Site(tmp_path)
