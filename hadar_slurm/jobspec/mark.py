@@ -1,4 +1,4 @@
-"""hadard's mark at the end of a job's comment: the owner's values of what hadard has changed.
+"""hadard's mark at the end of a job's comment: the owner's values of what it has borrowed to steer.
 
 So any version, an operator or a script (docs/operators.md) can undo that without hadard's files.
 The values are scontrol's words: `text[hadar:ExcNodeList=n3;Nice=0;TimeLimit=60;NumNodes=2-2]`. The

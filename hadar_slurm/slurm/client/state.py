@@ -210,7 +210,7 @@ def read_nodes(runner: Runner) -> tuple[NodeRow, ...]:
 def read_all(
     runner: Runner, most_alone: int = MOST_ALONE, known: parse.RowsByTexts | None = None
 ) -> SlurmState:
-    """Return queue, nodes and jobs' details, in three calls: see `SlurmAdapter.read`."""
+    """Return queue, nodes and jobs' details, in three or more calls: see `SlurmAdapter.read`."""
     queue, nodes = read_queue(runner, known=known), read_nodes(runner)
     rows, state = queue.values(), _state(queue, queue.values(), runner, most_alone=most_alone)
     most_s, reservations = _longest_limits(rows, runner), reservations_of(rows, runner)

@@ -196,7 +196,7 @@ def _limit(
 
 
 def changed_jobs(ledger: Ledger, rows: Iterable[QueueRow]) -> list[JobId]:
-    """Return the pending jobs with a hold or pin of hadard, also those under a foreign hold."""
+    """Return the pending jobs that hadard has changed, also those under a foreign hold."""
     return [row.key for row in rows if ledger[row.key].has_changed(row)]
 
 

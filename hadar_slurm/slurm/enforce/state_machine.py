@@ -5,9 +5,8 @@ answered. `transition` returns the new claim, to be written before the updates a
 updates. A pair of state and event that `TABLE` lacks cannot occur, and is refused.
 
 A command's answer changes no state: Slurm reports success of updates that it drops, and no answer
-for updates that it makes. The next reading decides, except on what the queue does not show: nodes
-that hadard excludes and its nice value count as set once Slurm says so. So hadard may be killed
-between any two steps.
+for updates that it makes. The next reading decides, except on what the queue does not show: what
+is borrowed counts as set once Slurm says so. So hadard may be killed between any two steps.
 
 The table is about holds. Nodes and GPUs that a job requests are compared with the claim's values
 (`Claim.pins`, `Claim.has_cleared`): they may differ in every state.

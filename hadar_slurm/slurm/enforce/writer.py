@@ -1,4 +1,4 @@
-"""Sends updates of jobs so that none takes effect on a job that has started meanwhile.
+"""Sends updates so that none but a hold takes effect on a job that has started meanwhile.
 
 Slurm up to 23.11 takes required nodes as a resize where the job runs, whatever else is in the
 update (22.05.8). So they are set only once the job was held and its request cleared, which Slurm

@@ -205,7 +205,7 @@ class Enrolment:
 
     def may_include(self, row: QueueRow) -> bool:
         """Return whether a job is enrolled, unless it asks for what hadard cannot steer."""
-        # A preference, which mode `advise` sets, is never taken back.
+        # A preference, which mode `advise` sets, is taken back only from waiting jobs.
         return may_enrol(row, self.lists) and self.modes.of(row.partition) is not Mode.ADVISE
 
     def is_new(self, row: QueueRow) -> bool:

@@ -117,7 +117,7 @@ class Course(StrEnum):
     PLANNED = "planned"
     # Managed, and held while it waits for other jobs; policies do not see it.
     AWAITS = "awaits"
-    # Under a hold or pin of hadard, which may not place it: its own request is to be restored.
+    # hadard may not place it, and has changed it: what its owner asked for is to be restored.
     RESTORED = "restored"
     ENDED = "ended"
     # Ended by USR1 from hadard, and to be requeued.

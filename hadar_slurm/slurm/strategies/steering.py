@@ -2,10 +2,10 @@
 
 Slurm keeps the queue: jobs are not held, and priority, QOS, limits, reservations, cores, power
 saving and backfill are Slurm's. A job that is to start now, or is foreseen to start soon, is kept
-off all nodes but its own, any other job off all nodes but those with its fastest GPU type. No job
-is made to require nodes (see `updates.Steer`). Jobs of one user, partition and QOS exchange the
-places that they have, by nice values; no place is taken from anyone else, but for a job whose GPUs
-hadard is about to free: it is first in line for them.
+off all nodes but its own, any other job off all nodes but those with its fastest GPU type. None of
+them is made to require nodes (see `updates.Steer`), and jobs that cannot be limited so are placed
+as in `hold`. Jobs of one user, partition and QOS exchange the places that they have, by nice
+values; no place is taken from anyone else, but by a job whose GPUs hadard is about to free.
 """
 
 from __future__ import annotations
