@@ -73,14 +73,14 @@ def late_types(
 ) -> dict[str, float]:
     """Return the GPU types, of those `present`, on which `steps` last longer than the limit there.
 
-    With the seconds that they last. Types that the job holds are none of them, and none is if it
-    ends in time on no type: nothing is gained by waiting then.
+    With the seconds that they last. Types that the job holds or on which it does not run are none
+    of them, and none is if it ends in time on no type: nothing is gained by waiting then.
     """
     known = {name.lower() for name in present} & limits_s.keys()
-    lasts_s = {name: steps / throughputs.on(name, num_gpus) for name in known}
+    lasts_s = {n: steps / speed for n in known if (speed := throughputs.on(n, num_gpus)) > 0}
     late = {name: s for name, s in lasts_s.items() if s > limits_s[name] * (1 + _ROUNDING)}
     on_held = {name.lower() for name in held}
-    return {} if late.keys() == known else {n: s for n, s in late.items() if n not in on_held}
+    return {n: s for n, s in late.items() if n not in on_held and len(late) < len(lasts_s)}
 
 
 def new_time_limit_s(

@@ -18,7 +18,7 @@ def call_for(request: SbatchRequest, environment: Mapping[str, str], *, is_parsa
     """Return the call, with --parsable if asked for; raises JobSpecError for an invalid value."""
     call = _call(request, environment)
     if not call.decision.taken and lists_types(environment):
-        from hadar_slurm.submit.managed import typed
+        from hadar_slurm.submit.describing.type_list import typed
 
         call = typed(request, environment, call)
     if not is_parsable:

@@ -16,7 +16,6 @@ from hadar_slurm.job_files import (
     user_reports,
 )
 from hadar_slurm.jobspec.comment import encode
-from hadar_slurm.jobspec.constraint import fold_out
 from hadar_slurm.jobspec.description import Description, digest
 from hadar_slurm.state.heartbeat import Heartbeat
 from hadar_slurm.submit.decision import HOLD
@@ -35,8 +34,7 @@ def compose(
     `excluded`: nodes that a job which is not held must not get, beside those of the user. Such a
     job has one copy: plain Slurm would not place the copies on separate nodes.
     """
-    added_nodes = set(excluded).difference(fold_out(description.excludes))
-    marked = replace(description, is_held=is_held, steered=digest(added_nodes))
+    marked = replace(description, is_held=is_held, steered=digest(excluded))
     added = [f"--comment={encode(marked)}"]
     own = ["comment"]
     nodes = ",".join(filter(None, (*excluded, description.excludes)))

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hadar_slurm.core.gpu_types import NO_TYPES
-from hadar_slurm.errors import HadarError, JobSpecError
+from hadar_slurm.errors import JobSpecError
 from hadar_slurm.job_files import COPIES_VARIABLE
 from hadar_slurm.jobspec.estimator import Estimator
-from hadar_slurm.jobspec.throughput_table import parse_table
-from hadar_slurm.resources import data_file
-from hadar_slurm.state.heartbeat import Heartbeat
 from hadar_slurm.submit.compose import compose, variables
 from hadar_slurm.submit.decision import Bars, Call, Decision, Reason
-from hadar_slurm.submit.describing.describe import describe
+from hadar_slurm.submit.describing.describe import describe, estimator_of
 from hadar_slurm.submit.describing.fitting import check_fits, in_one_copy
 from hadar_slurm.submit.describing.summary import told
-from hadar_slurm.submit.describing.type_list import layout_of, may_list, type_list
-from hadar_slurm.submit.nodes import PlacedJob, closed_nodes, on_open_nodes, open_nodes
-from hadar_slurm.submit.own_options import NO_HADAR
+from hadar_slurm.submit.nodes import PlacedJob, on_open_nodes, open_nodes
 from hadar_slurm.submit.request import SbatchRequest
-from hadar_slurm.submit.service import Service, not_placed, service_for
+from hadar_slurm.submit.service import Service
 from hadar_slurm.submit.unsuitable import unsuitable
-
-# A time limit for jobs without one: it changes no relative speeds.
-_SOME_S = 3600.0
 
 
 def managed_call(
@@ -36,7 +27,7 @@ def managed_call(
     waiting jobs are not held, it excludes the nodes on which the job cannot run, or on which its
     workload has failed by hadard's file.
     """
-    estimator = _estimator(service.beat)
+    estimator = estimator_of(service.beat)
     job = _job(request, estimator, reason)
     if isinstance(job, str):
         return Call(request.plain_call, Decision(False, job))
@@ -72,50 +63,6 @@ def managed_call(
     return call._replace(otherwise=otherwise)
 
 
-def typed(request: SbatchRequest, environment: Mapping[str, str], call: Call) -> Call:
-    """Return a call of plain Slurm's with a list of GPU types, if its nodes could be of several.
-
-    The call as it was, for where Slurm refuses that, is its `otherwise`.
-    """
-    if not may_list(request):
-        return call
-    partition = request.values.get("partition")
-    beat = service_for(environment, partition).beat
-    is_hadards = call.description is not None or (beat is not None and beat.enrols)
-    if is_hadards and not (beat and not_placed(beat, partition)):
-        # hadard takes it up as soon as it is back, but no job with such a list.
-        return call
-    estimator = _estimator(beat)
-    try:
-        description = describe(request, estimator, limit_s=_SOME_S)
-        layout = layout_of(request, description)
-        if layout.most_nodes < 2:
-            return call
-        nodes, closed = open_nodes(request, heeds_excluded=True), closed_nodes()
-    except HadarError:
-        return call
-    if nodes.allowed is None:
-        return call
-    found = type_list(
-        layout,
-        description=description,
-        estimator=estimator,
-        cluster=nodes.allowed,
-        features=nodes.features,
-        closed=closed,
-    )
-    if not found.gpu_types:
-        why = f"; {found.why_not}: its GPUs may be of several types" if found.why_not else ""
-        return call._replace(decision=Decision(False, f"{call.decision.why}{why}"))
-    option = f"--constraint={found.constraint}"
-    how = f"; {option} gives it one GPU type, --{NO_HADAR} or a constraint of yours prevents that"
-    return call._replace(
-        argv=(call.argv[0], option, *call.argv[1:]),
-        decision=Decision(False, f"{call.decision.why}{how}"),
-        otherwise=call,
-    )
-
-
 def _job(request: SbatchRequest, estimator: Estimator, reason: Reason | None) -> PlacedJob | str:
     """Return the described job, or why it is left to plain Slurm."""
     has_nodes = reason is not None and reason.bars is Bars.NODES
@@ -131,10 +78,3 @@ def _job(request: SbatchRequest, estimator: Estimator, reason: Reason | None) ->
     if reason is not None and has_nodes:
         return reason.why
     return on_open_nodes(request, description, nodes.allowed)
-
-
-def _estimator(beat: Heartbeat | None) -> Estimator:
-    """Return the estimator with the shipped tables, and the site's own values of GPU types."""
-    path = data_file("throughputs.json")
-    table = parse_table(path.read_text(encoding="utf-8"), str(path))
-    return Estimator.shipped(table, own_types=beat.gpu_types if beat else NO_TYPES)

@@ -36,16 +36,14 @@ def unsuitable(
         return Unsuitable()
     bars, user, size = dict[str, str](), _user_name(), description.gpus
     work = work_of(description, user) if description.copies == 1 and user else None
+    types = fitting_types(cluster.nodes, description.shapes)
     if work is not None and run_dir is not None:
         estimator.heed(work, read_failures(run_dir, work))
-        types = fitting_types(cluster.nodes, description.shapes)
         bars = {k: words(bar) for k, bar in estimator.barred(description, user, types).items()}
     throughputs = estimator.throughputs(description, "", cluster.gpus_by_type, without=bars)
     if description.limit_s and (description.steps or description.time_on):
-        runs_on = (k for k in throughputs.gpu_types if throughputs.on(k, size) > 0)
-        limits_s = dict.fromkeys(runs_on, description.limit_s)
+        limits_s = dict.fromkeys(throughputs.gpu_types, description.limit_s)
         steps = estimator.total_steps(description, throughputs)
-        types = fitting_types(cluster.nodes, description.shapes)
         late = late_types(throughputs, size, steps, limits_s, types)
         throughputs = throughputs.without(late.keys())
     wrong = tuple(

@@ -1,4 +1,4 @@
-"""Builds a job's description for hadard from the request. Pure, standard library only."""
+"""Builds a job's description for hadard from the request, and what estimates its throughput."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hadar_slurm.core.cluster import Cluster
-from hadar_slurm.core.gpu_types import Needs
+from hadar_slurm.core.gpu_types import NO_TYPES, Needs
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import Description, is_node_list
 from hadar_slurm.jobspec.estimator import Estimator
 from hadar_slurm.jobspec.identity import Shown, workload_name, workload_of_shown
+from hadar_slurm.jobspec.throughput_table import parse_table
+from hadar_slurm.resources import data_file
+from hadar_slurm.state.heartbeat import Heartbeat
 from hadar_slurm.submit.describing.copy_gangs import copy_gangs
 from hadar_slurm.submit.describing.fitting import with_copies
 from hadar_slurm.submit.describing.gang import gang_of
@@ -120,3 +123,10 @@ def _shown(request: SbatchRequest) -> Shown:
         container=given.get("container", ""),
         comment=given.get("comment", ""),
     )
+
+
+def estimator_of(beat: Heartbeat | None) -> Estimator:
+    """Return the estimator with the shipped tables, and the site's own values of GPU types."""
+    path = data_file("throughputs.json")
+    table = parse_table(path.read_text(encoding="utf-8"), str(path))
+    return Estimator.shipped(table, own_types=beat.gpu_types if beat else NO_TYPES)

@@ -1,4 +1,4 @@
-"""The list `[fast|...|slow]` by which plain Slurm gives a whole gang one GPU type. Pure.
+"""The list `[fast|...|slow]` by which plain Slurm gives a whole gang one GPU type.
 
 Without it an untyped gang gets nodes of unlike types where those of one are busy, and trains at the
 speed of the slowest. With it all nodes have the same of these features: the first with which the
@@ -13,16 +13,80 @@ from typing import NamedTuple
 
 from hadar_slurm.core.cluster import Cluster, GpuType, Node, NodeName
 from hadar_slurm.core.job import Shape
+from hadar_slurm.errors import HadarError
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.estimator import Estimator
+from hadar_slurm.submit.decision import Call, Decision
+from hadar_slurm.submit.describing.describe import describe, estimator_of
 from hadar_slurm.submit.gpu_options import why_not_counted
+from hadar_slurm.submit.nodes import closed_nodes, open_nodes
 from hadar_slurm.submit.own_options import NO_HADAR, PASSED_ON
 from hadar_slurm.submit.request import SbatchRequest
+from hadar_slurm.submit.service import not_placed, service_for
 
+# A time limit for jobs without one: it changes no relative speeds.
+_SOME_S = 3600.0
 # With these the owner has chosen nodes, or the list would be read by another cluster.
 _OWN = ("constraint", "prefer", "nodelist", "nodefile", "clusters")
 
 Features = Mapping[NodeName, Collection[str]]
+
+
+def typed(request: SbatchRequest, environment: Mapping[str, str], call: Call) -> Call:
+    """Return a call of plain Slurm's with a list of GPU types, if its nodes could be of several.
+
+    The call as it was, for where Slurm refuses that, is its `otherwise`.
+    """
+    if not _may_list(request):
+        return call
+    partition = request.values.get("partition")
+    beat = service_for(environment, partition).beat
+    is_hadards = call.description is not None or (beat is not None and beat.enrols)
+    if is_hadards and not (beat and not_placed(beat, partition)):
+        # hadard takes it up as soon as it is back, but no job with such a list.
+        return call
+    estimator = estimator_of(beat)
+    try:
+        description = describe(request, estimator, limit_s=_SOME_S)
+        if description.gpus < 2:
+            return call
+        nodes, closed = open_nodes(request, heeds_excluded=True), closed_nodes()
+    except HadarError:
+        return call
+    if nodes.allowed is None:
+        return call
+    layout = layout_of(request, description)
+    found = type_list(
+        layout,
+        description=description,
+        estimator=estimator,
+        cluster=nodes.allowed,
+        features=nodes.features,
+        closed=closed,
+    )
+    if not found.gpu_types:
+        why = f"; {found.why_not}: its GPUs may be of several types" if found.why_not else ""
+        return call._replace(decision=Decision(False, f"{call.decision.why}{why}"))
+    option = f"--constraint={found.constraint}"
+    how = f"; {option} gives it one GPU type, --{NO_HADAR} or a constraint of yours prevents that"
+    return call._replace(
+        argv=(call.argv[0], option, *call.argv[1:]),
+        decision=Decision(False, f"{call.decision.why}{how}"),
+        otherwise=call,
+    )
+
+
+def _may_list(request: SbatchRequest) -> bool:
+    """Return whether the request leaves the GPU types of a gang, counted here, to Slurm."""
+    return not (
+        {NO_HADAR, PASSED_ON} & request.flags
+        or request.unreadable
+        or request.has_components
+        or any(name in request.values for name in _OWN)
+        or any(option.gpu_types for option in request.gpus)
+        or "copies" in request.hadar_options
+        or (request.gpus and why_not_counted(request.gpus, request.values))
+    )
 
 
 class TypeList(NamedTuple):
@@ -35,20 +99,6 @@ class TypeList(NamedTuple):
     def constraint(self) -> str:
         """Return the value of sbatch's option --constraint."""
         return f"[{'|'.join(self.gpu_types)}]"
-
-
-def may_list(request: SbatchRequest) -> bool:
-    """Return whether the request leaves the GPU types of a gang, counted here, to Slurm."""
-    is_told = bool(request.hadar_options)
-    return not (
-        {NO_HADAR, PASSED_ON} & request.flags
-        or request.unreadable
-        or request.has_components
-        or any(name in request.values for name in _OWN)
-        or any(option.gpu_types for option in request.gpus)
-        or "copies" in request.hadar_options
-        or ((request.gpus or not is_told) and why_not_counted(request.gpus, request.values))
-    )
 
 
 class Layout(NamedTuple):
