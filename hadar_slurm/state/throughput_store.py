@@ -108,7 +108,7 @@ class Profile:
             learned = Learned(self.speeds, self.records, self.credits, self.ended)
             write(connection, learned, self.now_s())
             is_written = connection.total_changes > 0
-        for part in (self.speeds, self.records, self.credits, self.ended):
+        for part in learned:
             part.news.clear()
         # Had another process changed the file since, its count would be higher.
         self._mark = None if mark is None else _Mark(mark.inode, mark.changes + is_written)

@@ -103,7 +103,7 @@ def _has_submitted(done: subprocess.CompletedProcess[bytes], call: Call) -> bool
     answer, said = os.fsdecode(done.stdout), _words(done)
     if _ACCEPTED in said or _REFUSED in said:
         return False
-    seen = _seen(_NUMBER.findall(answer), call) if _NUMBER.fullmatch(answer) else None
+    seen = _seen(_numbers(done), call) if _NUMBER.fullmatch(answer) else None
     return bool(_SENTENCE.search(answer) or (seen and seen.number))
 
 

@@ -157,8 +157,8 @@ class Ledger:
                     continue
                 first = first_sight(row, description, was_read=self.was_read, version=slurm.version)
                 claim, _ = transition(Claim(), first)
-                may_come = not description.is_held or may_yet_be_held(row, self.now_s())
-                if claim == Claim() and may_come:
+                is_unmarked = not description.is_held
+                if claim == Claim() and (is_unmarked or may_yet_be_held(row, self.now_s())):
                     continue
             kind, now_s = self._kind(claim, row), self.now_s()
             if changes(claim, kind):

@@ -29,7 +29,7 @@ _SOME_S = 3600.0
 # With these the owner has chosen nodes, or the list would be read by another cluster.
 _OWN = ("constraint", "prefer", "nodelist", "nodefile", "clusters")
 
-Features = Mapping[NodeName, Collection[str]]
+_Features = Mapping[NodeName, Collection[str]]
 
 
 def typed(request: SbatchRequest, environment: Mapping[str, str], call: Call) -> Call:
@@ -55,8 +55,8 @@ def typed(request: SbatchRequest, environment: Mapping[str, str], call: Call) ->
         return call
     if nodes.allowed is None:
         return call
-    layout = layout_of(request, description)
-    found = type_list(
+    layout = _layout_of(request, description)
+    found = _type_list(
         layout,
         description=description,
         estimator=estimator,
@@ -89,7 +89,7 @@ def _may_list(request: SbatchRequest) -> bool:
     )
 
 
-class TypeList(NamedTuple):
+class _TypeList(NamedTuple):
     """The types, the fastest first; without any the reason, "" where it need not be shown."""
 
     gpu_types: tuple[GpuType, ...] = ()
@@ -101,7 +101,7 @@ class TypeList(NamedTuple):
         return f"[{'|'.join(self.gpu_types)}]"
 
 
-class Layout(NamedTuple):
+class _Layout(NamedTuple):
     """How Slurm may distribute a job's GPUs."""
 
     # None: in any way, on at most `most_nodes`.
@@ -115,51 +115,51 @@ class Layout(NamedTuple):
         return sum(n >= self.shape.gpus_per_node for n in counts) >= self.shape.nodes
 
 
-def layout_of(request: SbatchRequest, description: Description) -> Layout:
+def _layout_of(request: SbatchRequest, description: Description) -> _Layout:
     """Return the layout in which Slurm, not hadard, reads a request."""
     gpus, shape = description.gpus, description.shape
     is_by_task = any(option.name == "gpus-per-task" for option in request.gpus)
     if is_by_task and not {"nodes", "ntasks-per-node"} & request.values.keys():
         # hadard takes tasks that fit on a node for one on a node, Slurm may distribute them.
-        return Layout(None, gpus)
+        return _Layout(None, gpus)
     if shape is not None:
         least = int(description.num_nodes.partition("-")[0])
-        return Layout(Shape(least, shape.gpus_per_node), shape.nodes)
-    return Layout(None, min(gpus, int(description.num_nodes.partition("-")[2])))
+        return _Layout(Shape(least, shape.gpus_per_node), shape.nodes)
+    return _Layout(None, min(gpus, int(description.num_nodes.partition("-")[2])))
 
 
-def type_list(
-    layout: Layout,
+def _type_list(
+    layout: _Layout,
     description: Description,
     estimator: Estimator,
     cluster: Cluster,
-    features: Features,
+    features: _Features,
     closed: Collection[str] = (),
-) -> TypeList:
+) -> _TypeList:
     """Return the list for a job on these nodes, of which `closed` take no work now.
 
     There is none where it cannot mix their types, and where no type alone can hold it now.
     """
     if layout.most_nodes < 2 or len(cluster.gpus_by_type) < 2:
-        return TypeList()
+        return _TypeList()
     least = layout.shape.gpus_per_node if layout.shape else 1
     usable = [node for node in cluster.nodes if sum(node.by_type.values()) >= least]
     if why_not := next(_unnamed(usable, features), ""):
-        return TypeList(why_not=why_not)
+        return _TypeList(why_not=why_not)
     on_nodes = {k: [n.by_type.get(k, 0) for n in usable] for k in cluster.gpus_by_type}
     held = [k for k, counts in on_nodes.items() if layout.is_held_by(counts, description.gpus)]
     now = {k: [n.by_type.get(k, 0) for n in usable if n.name not in closed] for k in held}
     if not any(layout.is_held_by(counts, description.gpus) for counts in now.values()):
-        return TypeList()
+        return _TypeList()
     if unknown := _unknown(description, estimator, held):
-        return TypeList(why_not=f"nothing is known of the speed of {unknown}")
+        return _TypeList(why_not=f"nothing is known of the speed of {unknown}")
     throughputs = estimator.throughputs(description, "", cluster.gpus_by_type)
     speeds = {k: throughputs.on(k, description.gpus, is_spread=True) for k in held}
     runs_on = (name for name in held if speeds[name] > 0)
-    return TypeList(tuple(sorted(runs_on, key=lambda name: (-speeds[name], name))))
+    return _TypeList(tuple(sorted(runs_on, key=lambda name: (-speeds[name], name))))
 
 
-def _unnamed(nodes: Sequence[Node], features: Features) -> Iterator[str]:
+def _unnamed(nodes: Sequence[Node], features: _Features) -> Iterator[str]:
     """Yield for each node why its features do not say which GPUs a job gets there."""
     known = {gpu_type for node in nodes for gpu_type in node.by_type}
     for node in nodes:

@@ -69,3 +69,7 @@ def test_a_type_is_late_where_the_steps_take_longer_than_the_limit() -> None:
     assert late_types(SPEEDS, 1, 600.0, limits_s, types).keys() == {"p100", "k80"}
     assert late_types(SPEEDS, 1, 6000.0, limits_s, types) == {}
     assert late_types(SPEEDS, 1, 400.0, limits_s, ("p100", "k80")) == {}
+    # Types on which it does not run are neither late nor in time.
+    with_t4 = {**limits_s, "t4": 1.0}
+    assert late_types(SPEEDS, 1, 400.0, with_t4, (*types, "t4")) == {"p100": 100.0, "k80": 400.0}
+    assert late_types(SPEEDS, 1, 6000.0, with_t4, (*types, "t4")) == {}
