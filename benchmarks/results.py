@@ -4,7 +4,9 @@
     python benchmarks/results.py peers mixes     # these parts; the others keep what they have
     python benchmarks/results.py --write-only    # no runs: write the page from what is there
 
-Traces and tables of others are read from `--data`, by default ../shared/data beside the checkout.
+Traces and tables of others are read from `--data`, by default ../shared/data beside the checkout;
+below it, in artifacts/sia and artifacts/shockwave, what benchmarks/sia/as_trace.py makes of Sia's
+artifact, and the traces and throughputs of Shockwave's.
 Every part is one or more `hadar compare` commands, shown with its tables. They are resumable, so an
 interrupted part goes on where it stopped, and a part whose code has not changed costs nothing.
 """
@@ -81,7 +83,61 @@ _LARGE = f"generate:hadar15000 {_CLUSTER} --load 90 --policy"
 # hadar where nothing can move and where all can, and plain Slurm by how users choose types.
 _BESIDE = "--policy hadar,slurm,slurm:list,slurm:list:open,slurm:list:look --movable 0,100"
 
+# A site's first day, with three samples of nine tenths of the jobs of a window.
+_DAY_ONE = (
+    "--gpus-per-node 8 --load 85 --policy hadar,slurm,slurm:list,slurm:list:open,slurm:list:look "
+    "--sizes learned,limit --movable 0 --leave-out 10 --seed 0,1,2"
+)
+_OLDER = "--cluster 64xA100,64xV100,96xRTX2080Ti --throughputs {data}/dayone/older_throughputs.json"
+_MODERN = (
+    "--cluster 32xH100,64xA100,64xL40S,96xT4 "
+    "--throughputs {data}/generality/modern_throughputs.json"
+)
+
+_SIA, _SHOCKWAVE = "{data}/artifacts/sia", "{data}/artifacts/shockwave"
+_ON_SIA = (
+    f"--cluster {_SIA}/cluster.yaml --throughputs {_SIA}/throughputs.json --restart-seconds sia"
+)
+_LEARNED = f"{_BESIDE} --sizes learned --limits 5x,40% --seed 0"
+
 PARTS: tuple[Part, ...] = (
+    Part(
+        "day-one",
+        "On a site's first day",
+        "What a site has on the day on which it begins: no job can be moved, and of sizes time "
+        "limits are known, without a history to learn from. Windows of public production "
+        "traces: arrivals, gangs and durations are real, users, classes and limits are drawn "
+        "(cluster03 has no users; its limits are 5 times too long, 40 % of them the longest). "
+        "Plain Slurm is what a real slurmctld does, with users who choose types in four ways "
+        "([policies.md](../../docs/policies.md#slurm)). Each is played three times, each time "
+        "without another tenth of the jobs. *History* are sizes learned from the jobs that end. "
+        "The plan by insertion was chosen on ef01, ef06 and philly1; openb and cluster03 judge.",
+        {
+            f"day-one-{name}": f"{words} {_DAY_ONE}"
+            for name, words in (
+                ("ef01", f"{{data}}/dayone/ef01.sacct {_MODERN}"),
+                ("ef06", f"{{data}}/dayone/ef06.sacct {_OLDER}"),
+                ("philly1", f"{{data}}/dayone/philly1.sacct {_OLDER}"),
+                ("openb", f"{{data}}/dayone/openb.sacct {_MODERN}"),
+                (
+                    "cluster03",
+                    "{data}/elasticflow_cluster03.csv --cluster 80xV100,80xP100,80xK80 "
+                    "--first 600 --limits 5x,40%",
+                ),
+            )
+        },
+        columns=(
+            "ttd_h",
+            "mean_jct_h",
+            "p99_jct_h",
+            "p99_slowdown",
+            "max_user_slowdown",
+            "max_wait_h",
+            "killed",
+            "killed_share",
+        ),
+        is_beside_plain=True,
+    ),
     Part(
         "plain",
         "Beside plain Slurm",
@@ -95,6 +151,37 @@ PARTS: tuple[Part, ...] = (
         "priorities, no choice of types), which are gone.",
         {"plain": f"{{data}}/hadar480_load90.trace {_TABLE} {_CLUSTER} {_BESIDE}"},
         columns=(*SHORT[:-1], "p99_jct_h", "max_wait_h", "moves"),
+        is_beside_plain=True,
+    ),
+    Part(
+        "artifacts",
+        "Workloads of Sia's and Shockwave's artifacts",
+        "Those that are larger than the ones above: Sia's newtrace, ten of 960 jobs in two days, "
+        "and its saturn workload 1 with each job eight times on eight times the nodes, on its own "
+        "cluster with its measured throughputs (SOSP'23, siasosp23/artifacts, by "
+        "benchmarks/sia/as_trace.py); and Shockwave's of 460 and 900 jobs (NSDI'23, "
+        "uw-mad-dash/shockwave), on as many GPUs as there, but of three types. Batch sizes are "
+        "fixed, there are no users, so that age decides on plain Slurm's priority, and time limits "
+        "are drawn: 5 times too long, 40 % of them the longest. Sizes are learned from the jobs "
+        "that end. No policy was chosen on any of them.",
+        {
+            "artifacts-newtrace": " ".join(
+                (*(f"{_SIA}/newtrace{n}.trace" for n in range(1, 11)), _ON_SIA, _LEARNED)
+            ),
+            "artifacts-scale": f"{_SIA}8/scale_8x1.trace {_ON_SIA.replace(_SIA, _SIA + '8')} "
+            f"{_LEARNED}",
+            **{
+                f"artifacts-shockwave-{name}": f"{_SHOCKWAVE}/{name}.trace --cluster {cluster} "
+                f"--gpus-per-node 4 --throughputs {_SHOCKWAVE}/tacc_throughputs.json --load 85 "
+                f"{_LEARNED}"
+                for name, cluster in (
+                    ("460_100", "44xV100,44xP100,40xK80"),
+                    ("900_100", "88xV100,88xP100,80xK80"),
+                    ("900_1000", "88xV100,88xP100,80xK80"),
+                )
+            },
+        },
+        columns=(*SHORT[:-1], "p99_slowdown", "max_wait_h", "killed", "killed_share", "moves"),
         is_beside_plain=True,
     ),
     Part(

@@ -22,6 +22,10 @@ sia-venv/bin/python benchmarks/sia/side_by_side.py sia --bounds
 ```
 
 What is recorded is not run again; `--write-only` writes this page from it.
+
+[as_trace.py](as_trace.py) writes workloads of the artifact as traces for `hadar compare`, so that
+they are also played beside plain Slurm
+([full.md](../results/full.md#workloads-of-sias-and-shockwaves-artifacts)).
 """
 
 BOUND = """\

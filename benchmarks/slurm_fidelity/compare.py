@@ -28,7 +28,8 @@ class Figures:
     ended_by_limit: int
     # Jobs on several GPU types.
     mixed: int
-    requeued: int = 0
+    # Jobs stopped for others: ended, or requeued so often.
+    preempted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def figures(jobs: JobList, play: Play) -> Figures:
         mean(large) if large else math.nan,
         sum(run.state == "TIMEOUT" for run in runs.values()),
         sum(len(run.gpu_types) > 1 for run in runs.values()),
-        sum(run.requeued for run in runs.values()),
+        sum(run.requeued + (run.state == "PREEMPTED") for run in runs.values()),
     )
 
 

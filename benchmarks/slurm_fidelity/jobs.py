@@ -38,8 +38,8 @@ class ListedJob:
     nodes: int
     seconds: Mapping[str, tuple[float, float]]
     limit_min: int
-    # Of its partition or QOS; where the list preempts, jobs of a higher tier have those of lower
-    # ones requeued.
+    # Of its partition or QOS; where the list preempts, jobs of a higher tier do so with those of
+    # lower ones.
     tier: int = 0
 
     def lasts_s(self, gpu_types: Mapping[str, object] | set[str], *, is_spread: bool) -> float:
@@ -64,7 +64,8 @@ class JobList:
     compression: int = 600
     # Minutes of real time, as bf_window is.
     bf_window_min: int = 10_080
-    preempts: bool = False
+    # PreemptMode in lower case: requeue, cancel, suspend; "" for none.
+    preempts: str = ""
     # Whether tiers are QOS of a priority, and not partitions; and PriorityWeightQOS.
     has_qos: bool = False
     weight_qos: int = 0
@@ -82,6 +83,11 @@ class JobList:
     def limit_s(self, job: ListedJob) -> float:
         """Return the job's time limit in seconds of the list."""
         return float(job.limit_min * MINUTE_S * self.compression)
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether jobs may be stopped for others."""
+        return self.preempts in ("requeue", "cancel")
 
     def node_types(self) -> dict[str, str]:
         """Return the GPU type of each node, in the order of weight, which is that of the names.

@@ -34,7 +34,7 @@ class Judged:
     late_s: float
     load: float
     # Of the real starts, those that the policy decides alike from the same states; None where jobs
-    # were requeued, of which only the last run is known.
+    # were stopped: of a requeued one only the last run is known.
     from_states: float | None
     # As `off`, where it is not known when Slurm looked at its queue.
     off_drawn: Difference | None = None
@@ -69,7 +69,7 @@ def _judged(jobs: JobList, slurm: str, real: Sequence[Play], policy: str) -> Jud
         mean_difference([difference(jobs, b, a) for a, b in pairs]) if pairs else None,
         max(play.late_s for play in real),
         max(play.load for play in real),
-        None if jobs.preempts else _alike([agreement(jobs, play) for play in real]),
+        None if jobs.may_stop else _alike([agreement(jobs, play) for play in real]),
         off_drawn,
     )
 

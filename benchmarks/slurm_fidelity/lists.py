@@ -106,7 +106,7 @@ _MAKERS: Mapping[str, _Maker] = {
             _PREEMPTED, gap_h=0.06, number=70, median_h=2.0, longest_h=6.0, compression=200,
             urgent=0.25,
         ),
-        form="nodes", preempts=True,
+        form="nodes", preempts="requeue",
     ),
     "preempted-qos": _kind(
         "a quarter of the jobs of a QOS that preempts, first in, first out",
@@ -114,7 +114,23 @@ _MAKERS: Mapping[str, _Maker] = {
             _PREEMPTED, gap_h=0.06, number=70, median_h=2.0, longest_h=6.0, compression=200,
             urgent=0.25,
         ),
-        form="nodes", preempts=True, has_qos=True,
+        form="nodes", preempts="requeue", has_qos=True,
+    ),
+    "cancelled": _kind(
+        "a quarter of the jobs of a QOS for which others are ended, first in, first out",
+        _drawn(
+            _PREEMPTED, gap_h=0.06, number=70, median_h=2.0, longest_h=6.0, compression=200,
+            urgent=0.25,
+        ),
+        form="nodes", preempts="cancel", has_qos=True,
+    ),
+    "suspended": _kind(
+        "a quarter of the jobs of a QOS for which others would be suspended, first in, first out",
+        _drawn(
+            _PREEMPTED, gap_h=0.06, number=70, median_h=2.0, longest_h=6.0, compression=200,
+            urgent=0.25,
+        ),
+        form="nodes", preempts="suspend", has_qos=True,
     ),
     "priority-qos": _kind(
         "a quarter of the jobs of a QOS with priority, five users",

@@ -31,7 +31,7 @@ Two real plays of one list go apart, since a tenth of a second decides which of 
 node, and from then on everything is another: *order* and *types* of single plays say more of the
 list than of the rules. *From the same states* does not: for each start of the real Slurm the policy
 is asked what it would do in that very state, and this is the share of starts that it decides
-alike, with the same GPUs on the same nodes; `-` where jobs are requeued.
+alike, with the same GPUs on the same nodes; `-` where jobs are stopped for others.
 """
 
 _HOW = """\
@@ -61,7 +61,10 @@ _HOW = """\
   (`preempt/partition_prio`, REQUEUE); the policy takes partitions for QOS. In `preempted-qos` a QOS
   has those of the other requeued (`preempt/qos`). A requeued job waits for two minutes, which
   compressed are hours. The job that had it requeued starts at a look after it is gone: at main's,
-  which follows at once, if it is the first of the queue, else at the next of backfill.
+  which follows at once, if it is the first of the queue, else at the next of backfill. In
+  `cancelled` a QOS has those of the other ended (CANCEL), which then count as done, and in
+  `suspended` it may have them suspended (SUSPEND,GANG): a suspended job keeps its GPUs, so Slurm
+  suspends none.
 * In `priority-qos` a QOS counts for the priority, with half of fair share's weight
   (PriorityWeightQOS), and preempts nothing. Fair tree divides a rank by the number of all
   associations, here of five users and two without jobs; so the policy has a smaller weight.
@@ -78,8 +81,8 @@ _LIMITS = """\
 
 * In 24.11 and 26.05 the main scheduler looks at whole seconds of the clock; here that is estimated
   from the starts, as in 22.05.
-* Simulated looks end a minute after the last real start: one that waits then starts when one ends.
-* PreemptMode=CANCEL and SUSPEND, QOS with limits, reservations, licences, CPUs and memory
+* Simulated looks end ten minutes after the last real start.
+* QOS with limits, grace times of preemption, reservations, licences, CPUs and memory
   that run out before GPUs.
 * Windows of traces have 80 to 110 jobs; their durations are cut, and their clusters are smaller.
 * Slurm ends jobs beyond their limits every half minute: compressed, that is up to five hours.
@@ -209,7 +212,7 @@ def _cells(off: Difference) -> list[str]:
 def _figures(judged: Sequence[Judged]) -> str:
     lines = [
         "| list | about | mean JCT, h: real | simulated | mean wait, h: real | simulated | "
-        "ended by limits | on several types | requeued | late, s | load |",
+        "ended by limits | on several types | preempted | late, s | load |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for each in judged:
@@ -223,7 +226,7 @@ def _figures(judged: Sequence[Judged]) -> str:
             _range([f.mean_wait_s / _HOUR_S for f in ours]),
             _both([f.ended_by_limit for f in real], [f.ended_by_limit for f in ours]),
             _both([f.mixed for f in real], [f.mixed for f in ours]),
-            _both([f.requeued for f in real], [f.requeued for f in ours]),
+            _both([f.preempted for f in real], [f.preempted for f in ours]),
             f"{each.late_s:.1f}", f"{each.load:.0f}",
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")

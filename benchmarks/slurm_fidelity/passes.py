@@ -29,7 +29,7 @@ _NOISE_S = 0.03
 # Looks from which a phase is taken, and how much longer than a second cycles are without them.
 _LEAST, _USUAL_DRIFT_S = 3, 0.002
 # Real seconds from the last start to the last look; how long sbatch takes where it is not known.
-_ON_S, _SBATCH_S = 60.0, 0.05
+_ON_S, _SBATCH_S = 600.0, 0.05
 
 
 class Passes(NamedTuple):

@@ -196,7 +196,7 @@ def _make_qos(cluster: LocalCluster, jobs: JobList) -> None:
     me, lower = run(["id", "-un"]).strip(), ["normal"]
     for job in one_of_each_tier(jobs):
         name = qos(job)
-        preempt = [f"Preempt={','.join(lower)}"] * jobs.preempts
+        preempt = [f"Preempt={','.join(lower)}"] * bool(jobs.preempts)
         run(["sacctmgr", "--immediate", "add", "qos", name, f"Priority={job.tier}", *preempt])
         run(["sacctmgr", "--immediate", "modify", "user", me, "set", f"qos+={name}"])
         lower.append(name)

@@ -41,7 +41,8 @@ def slurm_conf(jobs: JobList) -> str:
     ]
     if jobs.preempts:
         preempt_type = "preempt/qos" if jobs.has_qos else "preempt/partition_prio"
-        lines += [f"PreemptType={preempt_type}", "PreemptMode=REQUEUE"]
+        mode = {"suspend": "SUSPEND,GANG"}.get(jobs.preempts, jobs.preempts.upper())
+        lines += [f"PreemptType={preempt_type}", f"PreemptMode={mode}"]
     if not jobs.has_qos:
         lines += [
             f"PartitionName={qos(job)} Nodes=ALL PriorityTier={job.tier + 1} MaxTime=INFINITE"
@@ -83,7 +84,9 @@ def policy_name(jobs: JobList, *, slurm: str = "", looks_always: bool = False) -
     if tiers := "+".join(f"{qos(job)}={job.tier}" for job in one_of_each_tier(jobs)):
         words.append(f"qos={tiers}")
     if jobs.preempts:
-        words += ["preempt=requeue", f"requeue_delay={REQUEUE_DELAY_S * jobs.compression}s"]
+        words.append(f"preempt={jobs.preempts}")
+    if jobs.preempts == "requeue":
+        words.append(f"requeue_delay={REQUEUE_DELAY_S * jobs.compression}s")
     if jobs.weight_qos:
         # Without QOS the order of the ranks decides, whatever they are divided by.
         users = len({job.user for job in jobs.jobs})

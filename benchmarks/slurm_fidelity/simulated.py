@@ -70,6 +70,8 @@ def as_play(jobs: JobList, result: Result, begin_s: float) -> Play:
     names = {f"n{i}": name for i, name in enumerate(jobs.node_types(), 1)}
     ends = {done.job_id: done for done in result.jcts}
     runs: dict[int, Run] = {}
+    # Where jobs are cancelled for others, limits are long.
+    lost = "PREEMPTED" if jobs.preempts == "cancel" else "TIMEOUT"
     for segment in sorted(result.segments, key=lambda segment: segment.start_s):
         held = sorted((names[str(n)], count) for n, count in segment.gang.gpus_by_node.items())
         done, number = ends[segment.job_id], int(segment.job_id) - 1
@@ -77,7 +79,7 @@ def as_play(jobs: JobList, result: Result, begin_s: float) -> Play:
             round(segment.start_s - begin_s, 1),
             round(done.end_s - begin_s, 1),
             *(tuple(each) for each in zip(*held, strict=True)),
-            state="TIMEOUT" if done.is_killed else "COMPLETED",
+            state=lost if done.is_killed else "COMPLETED",
             requeued=runs[number].requeued + 1 if number in runs else 0,
         )
     return Play(jobs.name, "simulated", "", runs)
@@ -104,6 +106,10 @@ class _WithLimits:
     @property
     def requeues(self) -> bool:
         return bool(getattr(self.policy, "requeues", False))
+
+    @property
+    def cancels(self) -> bool:
+        return bool(getattr(self.policy, "cancels", False))
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         jobs = [replace(job, spec=self._seen(job.spec)) for job in snapshot.jobs]

@@ -54,7 +54,7 @@ def with_adoption(
         if not isinstance(slurm, PlainSlurm) or slurm.splits_unevenly or slurm.requeues:
             raise UsageError(
                 f"--adoption: {name} cannot be what all other users have; give a slurm without the "
-                "words gpus and preempt=requeue"
+                "words gpus, preempt=requeue and preempt=cancel"
             )
     if forking := [name for name in policies if name in FORKING]:
         raise UsageError(f"--adoption: {forking[0]} forks jobs; give another --policy")

@@ -25,6 +25,7 @@ from hadar_slurm.lab.traces.limits import have_limits
 from hadar_slurm.lab.traces.speeds import shipped_gpu_types
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.sim.backend import GAVEL_RULES, Failure, SimBackend
+from hadar_slurm.sim.cancelling import CancellingBackend
 from hadar_slurm.sim.claims import ClaimsBackend, UserClaim
 from hadar_slurm.sim.in_time import InTimeBackend
 from hadar_slurm.sim.learning import LearningBackend
@@ -120,7 +121,9 @@ def run_experiment(
     is_gavels = settings.rules == "gavel"
     rules = GAVEL_RULES if is_gavels else rules_for(policy)
     keeps_limits = getattr(policy, "keeps_limits", False)
-    world = (WholeRounds if is_gavels else SimBackend)(
+    ends_stopped = getattr(policy, "cancels", False)
+    in_time = CancellingBackend if ends_stopped else SimBackend
+    world = (WholeRounds if is_gavels else in_time)(
         cluster,
         specs,
         rules=rules,

@@ -55,7 +55,8 @@ class Column:
 KILLED_WORDS = (
     "Time limits ended jobs before all their steps were trained. Such a job counts as done at its "
     "limit, so mean JCT and TTD look shorter where many are ended; the GPU time that it held is "
-    "lost. Slow-downs and FTF leave it out, and no ratio to a bound is shown."
+    "lost. Slow-downs and FTF leave it out, and no ratio to a bound is shown. A job that "
+    "preempt=cancel ended for another counts likewise."
 )
 
 _percent = partial(Column, factor=100.0, best="")
@@ -98,7 +99,7 @@ _OFF = _percent(
     "0 it is longer. Where every plain Slurm is far off, the other rows say little of this site.",
 )
 KILLED_COLUMNS: tuple[Column, ...] = (
-    Column("killed", "timed out", "Jobs ended by their time limit with steps left."),
+    Column("killed", "timed out", "Jobs ended with steps left: by their time limit, or preempted."),
     _percent(
         "killed_share",
         "lost %",

@@ -1,4 +1,4 @@
-"""Traces in Gavel's format (OSDI'20): ten tab-separated columns, no heading."""
+"""Traces in Gavel's format (OSDI'20), also as Shockwave's (NSDI'23) have it: no heading, tabs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from hadar_slurm.lab.traces.fields import TraceError, gang_size, seconds, shown,
 from hadar_slurm.lab.traces.model import Trace
 
 _COLUMNS = 10
+# Shockwave's have two more: how the batch size changes, before the weight, and the duration.
+_COLUMNS_WITH_MODE, _MODE, _DURATION = 12, 7, 10
 _WORKLOAD, _STEPS, _GANG, _WEIGHT, _ARRIVAL = 0, 5, 6, 7, 9
+_FIXED = "static"
 
 
 def read_gavel(
@@ -20,18 +23,20 @@ def read_gavel(
     """Return a trace in Gavel's format.
 
     Columns: workload, command, directory, name of the steps argument, whether it needs data,
-    total steps of the whole gang, gang size, priority weight, deadline, arrival in seconds. Job
-    ids number the jobs from 0. Raises TraceError with file, line and value.
+    total steps of the whole gang, gang size, priority weight, deadline, arrival in seconds. With
+    Shockwave's two more, how the batch size changes and the duration, neither is used. Job ids
+    number the jobs from 0. Raises TraceError with file, line and value.
     """
     jobs: list[JobSpec] = []
     places: dict[JobId, str] = {}
     known: dict[str, Throughputs] = {}
-    num_weighted, last_s = 0, 0.0
+    num_weighted, num_changing, last_s = 0, 0, 0.0
     for number, text in enumerate(lines, start=1):
         if not text.strip():
             continue
         place = f"{origin}:{number}"
-        columns = _columns(text, place, is_first=not jobs)
+        columns, mode = _columns(text, place, is_first=not jobs)
+        num_changing += mode != _FIXED
         name = columns[_WORKLOAD].strip()
         if name not in known:
             known[name] = _throughputs(name, table, place)
@@ -56,19 +61,32 @@ def read_gavel(
         )
     if not jobs:
         raise TraceError(f"{origin}: no job in it; expected a line for each job")
+    return Trace("gavel", tuple(jobs), places, notes=_notes(num_weighted, num_changing))
+
+
+def _notes(num_weighted: int, num_changing: int) -> tuple[str, ...]:
+    """Return what is not played of how many jobs, as far as there are any."""
     weights = f"priority weights are not used; of jobs with another one than 1: {num_weighted}"
-    return Trace("gavel", tuple(jobs), places, notes=(weights,) if num_weighted else ())
+    changes = f"batch sizes stay as they are; of jobs that would change theirs: {num_changing}"
+    found = ((weights, num_weighted), (changes, num_changing))
+    return tuple(text for text, number in found if number)
 
 
-def _columns(text: str, place: str, *, is_first: bool) -> list[str]:
-    """Return a line's columns; raises TraceError if their number is wrong."""
-    columns = text.rstrip("\r\n").split("\t")
+def _columns(text: str, place: str, *, is_first: bool) -> tuple[list[str], str]:
+    """Return a line's columns as Gavel has them, and how its batch size changes.
+
+    Raises TraceError if their number is wrong.
+    """
+    columns, mode = text.rstrip("\r\n").split("\t"), _FIXED
+    if len(columns) == _COLUMNS_WITH_MODE:
+        mode = columns[_MODE].strip()
+        del columns[_DURATION], columns[_MODE]
     if len(columns) != _COLUMNS:
         other = "ElasticFlow's CSV (job_id,submission_time,...) or of sacct -P (JobID|User|...)"
         hint = f", or the heading of {other}" if is_first else "; was the line cut?"
         found = f"{len(columns)} columns, expected {_COLUMNS} with tabs"
         raise TraceError(f"{place}: {found}{hint}")
-    return columns
+    return columns, mode
 
 
 def as_gavel_trace(jobs: Iterable[JobSpec]) -> str:

@@ -90,6 +90,37 @@ def translation(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return translation
 
 
+class Measured:
+    """An application of the simulator: 64 samples/s a GPU, half of that over several nodes."""
+
+    def get_completion_epoch(self, batch: int) -> int:
+        return 3
+
+    def get_iteration(self, batch: int, epoch: int) -> float:
+        return 1000.4 * epoch
+
+    def get_throughput_with_accum(self, placement: tuple[int, ...], batch: int) -> float:
+        return 64.0 * sum(placement) * (0.5 if len(placement) > 1 else 1.0)
+
+
+def test_a_workload_as_a_trace(translation: ModuleType) -> None:
+    """The steps to the last epoch, and measured rates, by which the simulator's jobs are slower."""
+    import as_trace
+
+    of_all = {pool.suffix: {"bert": Measured()} for pool in as_trace.POOLS}
+    work = as_trace.Work("bert", 128, 8)
+    assert work.name == "bert (batch size 128, 8 GPUs)"
+    assert as_trace.steps(of_all, work) == 3001
+    # On 8 T4s it is over two nodes anyhow.
+    assert as_trace.rates(of_all, work, 2.0) == {
+        "a100": {"8": [2.0, 1.0]}, "rtx2080ti": {"8": [2.0, 1.0]}, "t4": {"8": [1.0, 1.0]},
+    }  # fmt: skip
+    # 20 GPUs fit on no type but the RTX2080Ti and the T4, until there are twice the nodes.
+    wide = as_trace.Work("bert", 128, 20)
+    assert [*as_trace.rates(of_all, wide, 1.0)] == ["rtx2080ti", "t4"]
+    assert [*as_trace.rates(of_all, wide, 1.0, 2)] == ["a100", "rtx2080ti", "t4"]
+
+
 def watched(translation: ModuleType, policy: Any = None) -> tuple[Any, list[Any]]:
     """Return a translation for a policy, and the list of what that is asked."""
     asked: list[tuple[Snapshot, Round]] = []

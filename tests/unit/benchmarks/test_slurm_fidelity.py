@@ -136,7 +136,7 @@ def test_the_page_says_what_two_real_plays_agree_on(fidelity: ModuleType) -> Non
 
 def test_a_list_that_preempts_has_a_partition_for_each_tier(fidelity: ModuleType) -> None:
     """And the policy QOS of the same order, with Slurm's wait after a requeue, in list time."""
-    jobs = a_list(fidelity, [1, 8], preempts=True)
+    jobs = a_list(fidelity, [1, 8], preempts="requeue")
     jobs = replace(jobs, compression=100, jobs=(jobs.jobs[0], replace(jobs.jobs[1], tier=2)))
     conf = fidelity.settings.slurm_conf(jobs)
     assert "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\n" in conf
@@ -150,7 +150,7 @@ def test_a_list_that_preempts_has_a_partition_for_each_tier(fidelity: ModuleType
 
 def test_tiers_may_be_qos_in_place_of_partitions(fidelity: ModuleType) -> None:
     """They preempt, or count for the priority, in both spellings of the configuration."""
-    jobs = a_list(fidelity, [1, 8], preempts=True, has_qos=True)
+    jobs = a_list(fidelity, [1, 8], preempts="requeue", has_qos=True)
     jobs = replace(jobs, compression=100, jobs=(jobs.jobs[0], replace(jobs.jobs[1], tier=2)))
     conf, named = fidelity.settings.slurm_conf(jobs), fidelity.settings.policy_name(jobs)
     assert "PreemptType=preempt/qos\nPreemptMode=REQUEUE\n" in conf
@@ -158,7 +158,7 @@ def test_tiers_may_be_qos_in_place_of_partitions(fidelity: ModuleType) -> None:
     assert ":qos=tier2=2:preempt=requeue:" in named
     options = [fidelity.settings.sbatch_options(job, jobs) for job in jobs.jobs]
     assert ["--qos=tier2" in each for each in options] == [False, True]
-    counted = replace(jobs, preempts=False, fairshare="tree", weight_qos=5000)
+    counted = replace(jobs, preempts="", fairshare="tree", weight_qos=5000)
     conf, named = fidelity.settings.slurm_conf(counted), fidelity.settings.policy_name(counted)
     assert "Preempt" not in conf
     assert "PriorityWeightQOS=5000\n" in conf
@@ -170,6 +170,28 @@ def test_tiers_may_be_qos_in_place_of_partitions(fidelity: ModuleType) -> None:
         ).qos
         == "tier2"
     )
+
+
+@pytest.mark.parametrize(
+    ("preempts", "mode", "ends"), [("cancel", "CANCEL", 1), ("suspend", "SUSPEND,GANG", 0)]
+)
+def test_jobs_may_be_ended_or_kept_for_others(
+    fidelity: ModuleType, preempts: str, mode: str, ends: int
+) -> None:
+    """An ended job counts as preempted, not as one at its limit."""
+    jobs = a_list(fidelity, [8, 8], preempts=preempts, has_qos=True)
+    jobs = replace(
+        jobs,
+        pools=jobs.pools[:1],
+        jobs=(jobs.jobs[0], replace(jobs.jobs[1], tier=1, submit_s=jobs.compression * 5.0)),
+    )
+    conf, named = fidelity.settings.slurm_conf(jobs), fidelity.settings.policy_name(jobs)
+    assert f"PreemptType=preempt/qos\nPreemptMode={mode}\n" in conf
+    assert f":preempt={preempts}" in named
+    assert "requeue_delay" not in named
+    looks = fidelity.passes.Passes(range(60), range(60), 0.0)
+    found = fidelity.compare.figures(jobs, fidelity.simulated.simulate(jobs, looks))
+    assert (found.preempted, found.ended_by_limit) == (ends, 0)
 
 
 def test_a_play_in_a_container_says_what_is_missing(

@@ -18,6 +18,7 @@ from hadar_slurm.lab.policies.slurm.preemption import Preemptible, room_by_stops
 from hadar_slurm.lab.policies.slurm.settings import parse_settings
 from hadar_slurm.lab.policies.slurm.timeline import LimitEnd
 from hadar_slurm.lab.study.experiment import ExperimentSettings, rules_for, run_experiment
+from hadar_slurm.lab.study.figures import Result
 from hadar_slurm.policies.registry import make_policy
 
 PREEMPTS = ("qos=urgent=10+high=5", "preempt=requeue", "requeue_delay=121s")
@@ -68,21 +69,44 @@ def test_without_preemption_no_plan_may_stop_a_job_that_cannot_be_checkpointed()
         check_plan(replace(a_snapshot("1xV100", low, even("2")), rules=GangRules()), plan)
 
 
+def two_jobs_of_qos(*words: str, can_checkpoint: bool) -> Result:
+    """Return what becomes of 100 s of work when an urgent job of 50 s comes after 40 s."""
+    specs = [
+        replace(
+            a_spec(name, steps=steps, throughputs=EVEN, submitted_s=at_s),
+            can_checkpoint=can_checkpoint, restart_cost_s=0.0, qos=qos,
+        )
+        for name, steps, at_s, qos in (("1", 100, 0.0, ""), ("2", 50, 40.0, "urgent"))
+    ]  # fmt: skip
+    policy = make_policy(":".join(("slurm", "bf_resolution=1s", *words)))
+    return run_experiment(specs, a_cluster("1xV100"), policy, ExperimentSettings(round_s=1.0))
+
+
 def test_a_requeued_job_begins_anew() -> None:
     """40 s of its 100 are lost where it cannot be checkpointed, else kept."""
-    policy = make_policy(":".join(("slurm", "bf_resolution=1s", *PREEMPTS)))
     for can_checkpoint, end_s in ((False, 261.0), (True, 221.0)):
-        specs = [
-            replace(
-                a_spec(name, steps=steps, throughputs=EVEN, submitted_s=at_s),
-                can_checkpoint=can_checkpoint, restart_cost_s=0.0, qos=qos,
-            )
-            for name, steps, at_s, qos in (("1", 100, 0.0, ""), ("2", 50, 40.0, "urgent"))
-        ]  # fmt: skip
-        settings = ExperimentSettings(round_s=1.0)
-        found = run_experiment(specs, a_cluster("1xV100"), policy, settings)
+        found = two_jobs_of_qos(*PREEMPTS, can_checkpoint=can_checkpoint)
         ends = {done.job_id: done.end_s for done in found.jcts}
         assert ends == pytest.approx({"1": end_s, "2": 90.0})
+
+
+@pytest.mark.parametrize("can_checkpoint", [False, True])
+def test_a_cancelled_job_is_lost_with_its_gpu_time(can_checkpoint: bool) -> None:
+    """It ends when the other starts, and counts as those that limits end."""
+    words = ("qos=urgent=10", "preempt=cancel")
+    found = two_jobs_of_qos(*words, can_checkpoint=can_checkpoint)
+    ends = {done.job_id: (done.end_s, done.is_killed) for done in found.jcts}
+    assert ends == {"1": (40.0, True), "2": (90.0, False)}
+    assert (found.killed, found.killed_gpu_s, found.completed) == (1, 40.0, 1)
+
+
+def test_a_suspended_job_makes_no_room() -> None:
+    """It would keep its GPUs; of those that wait the urgent one goes first."""
+    words = ("qos=urgent=10", "preempt=suspend")
+    ends = {done.job_id: done.end_s for done in two_jobs_of_qos(*words, can_checkpoint=False).jcts}
+    assert ends == {"1": 100.0, "2": 150.0}
+    waiting = a_snapshot("1xV100", even("1"), of_qos(even("2"), "urgent"))
+    assert placed_by(planned(waiting, *words)) == {"2": "n1:V100:1"}
 
 
 def test_qos_add_to_the_priority() -> None:

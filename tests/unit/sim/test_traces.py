@@ -133,6 +133,21 @@ def test_gavels_columns() -> None:
     )  # fmt: skip
 
 
+def test_shockwaves_columns() -> None:
+    """How a batch size changes, and the duration, stand between Gavel's columns; neither counts."""
+    rows = [line.split("\t") for line in GAVEL.splitlines() if line.strip()]
+    modes = ("static", "gns", "accordion")
+    text = "\n".join(
+        "\t".join([*row[:7], mode, *row[7:9], "1418", row[9]])
+        for row, mode in zip(rows, modes, strict=True)
+    )
+    trace = parse_trace(text, "t", TABLE)
+    assert trace.jobs == parse_trace(GAVEL, "t", TABLE).jobs
+    assert trace.notes[1:] == (
+        "batch sizes stay as they are; of jobs that would change theirs: 2",
+    )  # fmt: skip
+
+
 def test_the_jobs_alone() -> None:
     """`parse_gavel_trace` gives the same jobs, with the given restart cost."""
     trace = parse_trace(GAVEL, "t", TABLE)

@@ -8,7 +8,8 @@ a test of the running jobs' time limits lets it start. Nothing is held beyond bf
 longer jobs may start before a gang that waits for more than that. The main scheduler, which starts
 jobs in the same order until the first that has to wait, adds nothing to this, unless both look at
 times of their own (`looks`). Jobs are never stopped, unless QOS preempt (`preemption`): then jobs
-go by the priority of their QOS first, and one that could not start may have others requeued.
+go by the priority of their QOS first, and one that could not start may have others requeued or
+ended.
 
 Source: Slurm's documentation (sched_config.html, slurm.conf) and source (22.05: backfill.c), and a
 real slurmctld (docs/slurm-fidelity.md).
@@ -33,7 +34,7 @@ from hadar_slurm.lab.policies.slurm.preemption import MadeRoom, Preemptible, roo
 from hadar_slurm.lab.policies.slurm.priority import Holding, Priorities
 from hadar_slurm.lab.policies.slurm.requests import UserRequest, written
 from hadar_slurm.lab.policies.slurm.selection import Counts, Nodes, Taken, take_any, take_nodes
-from hadar_slurm.lab.policies.slurm.settings import Form, SlurmSettings, parse_settings
+from hadar_slurm.lab.policies.slurm.settings import Form, Preempt, SlurmSettings, parse_settings
 from hadar_slurm.lab.policies.slurm.timeline import FutureRoom, HeldNodes, LimitEnd
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.eligibility import Eligibility
@@ -76,7 +77,12 @@ class PlainSlurm:
     @property
     def requeues(self) -> bool:
         """Whether it may stop jobs that cannot be checkpointed."""
-        return self.settings.preempt
+        return self.settings.stops
+
+    @property
+    def cancels(self) -> bool:
+        """Whether a job that it stops is lost."""
+        return self.settings.preempt is Preempt.CANCEL
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return which jobs run in `round_`, and on which GPUs."""
@@ -93,7 +99,7 @@ class PlainSlurm:
         }
         now_s, begins_s = snapshot.now_s, memory.begins_s
         look = self._look(snapshot, memory)
-        if look is not Look.NONE and (self.settings.preempt or any(allocator.free.values())):
+        if look is not Look.NONE and (self.settings.stops or any(allocator.free.values())):
             queue = [job for job in waiting.values() if begins_s.get(job.job_id, now_s) <= now_s]
             queue.sort(key=partial(self._rank, priorities.by_job))
             waits = self.looks is not None
@@ -135,7 +141,11 @@ class PlainSlurm:
 
     def _rank(self, by_job: Mapping[JobId, float], job: Job) -> tuple[Any, ...]:
         job_id, spec = job.job_id, job.spec
-        first = -self.settings.qos_priority(spec.qos) if self.settings.preempt else 0.0
+        first = (
+            -self.settings.qos_priority(spec.qos)
+            if self.settings.preempt is not Preempt.NO
+            else 0.0
+        )
         return first, -by_job[job_id], spec.submitted_s, natural_key(job_id)
 
 
@@ -198,7 +208,7 @@ class _Turn:
             end_s = started_s[job_id] + requests[job_id].limit_s
             ending = LimitEnd(max(end_s, now_s + 1.0), self._bits(taken), taken)
             self._room.run(ending)
-            if settings.preempt:
+            if settings.stops:
                 priority = settings.qos_priority(requests[job_id].qos)
                 self._candidates.append(Preemptible(job_id, priority, ending))
         self._line = HeldNodes(

@@ -44,6 +44,16 @@ class FairShare(StrEnum):
     NO = "no"
 
 
+class Preempt(StrEnum):
+    """PreemptMode: what becomes of running jobs for one of a QOS with a higher priority."""
+
+    NO = "no"
+    REQUEUE = "requeue"
+    CANCEL = "cancel"
+    # A suspended job keeps its GPUs, so none makes room; only the order is another.
+    SUSPEND = "suspend"
+
+
 @dataclass(frozen=True, slots=True)
 class SlurmSettings:
     """slurm.conf, as far as it is simulated, and the users' habits; times in seconds.
@@ -63,9 +73,8 @@ class SlurmSettings:
     # PriorityWeightQOS; the QOS with their priorities, which are 0 for all others.
     weight_qos: float = 0.0
     qos: tuple[tuple[str, float], ...] = ()
-    # PreemptMode=REQUEUE: jobs of a QOS with a lower priority make room; and in how many seconds
-    # these may start again.
-    preempt: bool = False
+    # Of jobs of a QOS with a lower priority; and in how many seconds requeued ones may start again.
+    preempt: Preempt = Preempt.NO
     requeue_delay: float = 121.0
     # PriorityMaxAge, PriorityDecayHalfLife (0: nothing decays), PriorityCalcPeriod.
     max_age: float = 7 * 86_400.0
@@ -87,6 +96,11 @@ class SlurmSettings:
     def is_newer(self) -> bool:
         """Whether it is 24.11 or newer, in which some rules are others."""
         return self.release >= 24.0
+
+    @property
+    def stops(self) -> bool:
+        """Whether running jobs make room for others."""
+        return self.preempt in (Preempt.REQUEUE, Preempt.CANCEL)
 
     def qos_priority(self, name: str) -> float:
         """Return the priority of a QOS."""
@@ -110,8 +124,7 @@ _HABITS: dict[str, tuple[str, Any]] = {
     **{str(form): ("form", form) for form in Form},
     **{str(types): ("types", types) for types in Types},
     **{f"fairshare={kind}": ("fairshare", kind) for kind in FairShare},
-    "preempt=requeue": ("preempt", True),
-    "preempt=no": ("preempt", False),
+    **{f"preempt={mode}": ("preempt", mode) for mode in Preempt},
 }
 _NUMBERS = tuple(each.name for each in fields(SlurmSettings) if each.type == "float")
 
