@@ -7,6 +7,7 @@ the number of runs with their range, or the interval of one run (docs/compare.md
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,8 +48,9 @@ class Beside:
         return min(self.plain, key=lambda name: self.plain[name][figure])
 
     def ratio(self, figure: str) -> float:
-        """Return hadar's value over that of the strongest plain Slurm."""
-        return self.ours[figure] / self.plain[self.strongest(figure)][figure]
+        """Return hadar's value over that of the strongest plain Slurm; 1 where both are 0."""
+        ours, theirs = self.ours[figure], self.plain[self.strongest(figure)][figure]
+        return ours / theirs if theirs else math.inf if ours else 1.0
 
 
 def compared(runs: Sequence[Run], gains: Sequence[Run]) -> list[Beside]:
@@ -130,7 +132,7 @@ def _losses(rows: Sequence[Beside]) -> list[str]:
         cells = (
             row.workload, row.known, row.movable, FIGURES[figure],
             shown(row.ours[figure], figure), f"{shown(row.plain[name][figure], figure)} `{name}`",
-            f"{ratio:.2f}",
+            f"{ratio:.2f}" if ratio < math.inf else "-",
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines

@@ -361,23 +361,34 @@ our rules that took the mean JCT on hadar480_load90 from 31.2 to 28.3 h and move
 def _part(part: Part, work: Path, data: str) -> str:
     lines = [f"## {part.heading}", ""]
     lines += [wrapped(part.words), ""] if part.words else []
+    paths = {folder: work / folder / "compare.json" for folder in part.runs}
+    trees: dict[str, Any] = {
+        folder: json.loads(path.read_text(encoding="utf-8"))
+        for folder, path in paths.items()
+        if path.exists()
+    }
+    if part.is_beside_plain:
+        rows = [row for tree in trees.values() for row in compared(tree["runs"], tree["gains"])]
+        lines += [*section(rows), ""] if rows else []
     for folder, words in part.runs.items():
         lines += ["```", shlex.join(command(words, data)), "```", ""]
-        path = work / folder / "compare.json"
-        if not path.exists():
-            lines += ["Not run yet.", ""]
-            continue
-        tree = json.loads(path.read_text(encoding="utf-8"))
-        if part.is_beside_plain:
-            lines += [*section(compared(tree["runs"], tree["gains"])), ""]
-        if part.has_notes:
-            for note in tree["notes"]:
-                lines += note_lines(note)
+        if folder in trees:
+            lines += _run(trees[folder], part, data)
         else:
-            for group in groups(tree["runs"]):
-                lines += _group(group, part, data)
-        lines += [origin(tree["runs"]), ""]
+            lines += ["Not run yet.", ""]
     return "\n".join(lines)
+
+
+def _run(tree: Mapping[str, Any], part: Part, data: str) -> list[str]:
+    """Return the tables of one comparison, or its notes, and when it was made."""
+    lines: list[str] = []
+    if part.has_notes:
+        for note in tree["notes"]:
+            lines += note_lines(note)
+    else:
+        for group in groups(tree["runs"]):
+            lines += _group(group, part, data)
+    return [*lines, origin(tree["runs"]), ""]
 
 
 def _group(group: ComparableRuns, part: Part, data: str) -> list[str]:
