@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -163,7 +164,8 @@ PARTS: tuple[Part, ...] = (
         "uw-mad-dash/shockwave), on as many GPUs as there, but of three types. Batch sizes are "
         "fixed, there are no users, so that age decides on plain Slurm's priority, and time limits "
         "are drawn: 5 times too long, 40 % of them the longest. Sizes are learned from the jobs "
-        "that end. No policy was chosen on any of them.",
+        "that end. newtrace offers more work than its cluster can do while jobs come, so that "
+        "waits decide there. No policy was chosen on any of them.",
         {
             "artifacts-newtrace": " ".join(
                 (*(f"{_SIA}/newtrace{n}.trace" for n in range(1, 11)), _ON_SIA, _LEARNED)
@@ -408,7 +410,9 @@ def _group(group: ComparableRuns, part: Part, data: str) -> list[str]:
             text = column.text(entry.mean(column))
             row.append(f"**{text}**" if entry.policy in best[column.name] else text)
         rows.append([*row, *(_peer_cells(entry, peers.get(entry.policy)) if peers else [])])
-    return [f"{group.title}.", "", *table(rows), ""]
+    # Of a cluster's file the name.
+    title = re.sub(r"\S*/(?=\S+\.yaml)", "", group.title)
+    return [f"{title}.", "", *table(rows), ""]
 
 
 def _peers(group: ComparableRuns, data: str) -> dict[str, tuple[float, float]]:
