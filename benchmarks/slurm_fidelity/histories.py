@@ -14,6 +14,7 @@ from hadar_slurm.lab.comparison import FIRST_DAY
 from hadar_slurm.lab.study.gains.near import FAR
 from slurm_fidelity.history import cluster_text, history
 from slurm_fidelity.jobs import MINUTE_S, JobList, Play
+from slurm_fidelity.settings import qos_words
 
 # The plain Slurms of a site's history, where nothing is said of the site.
 USUAL = tuple(name for name in FIRST_DAY if name.startswith("slurm"))
@@ -54,6 +55,8 @@ def described(jobs: JobList) -> str:
     words += [_FIRST_IN_FIRST_OUT] * (jobs.fairshare == "no")
     window_s = jobs.bf_window_min * MINUTE_S * jobs.compression
     words += [f"bf_window={window_s}s"] * (window_s < _WEEK_S)
+    words += qos_words(jobs)
+    words += [f"weight_qos={jobs.weight_qos}"] * (jobs.weight_qos > 0)
     if words and jobs.form == "list":
         words.insert(0, "list")
     return ":".join(["slurm", *words]) if words else ""

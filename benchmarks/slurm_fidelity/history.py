@@ -9,9 +9,10 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from slurm_fidelity.jobs import JobList, Play
+from slurm_fidelity.settings import qos
 
 _FIELDS = (
-    "JobID,User,Account,Partition,Submit,Start,End,ElapsedRaw,Timelimit,AllocTRES,ReqTRES,State"
+    "JobID,User,Account,Partition,QOS,Submit,Start,End,ElapsedRaw,Timelimit,AllocTRES,ReqTRES,State"
 )
 # When the list begins; any time would do.
 _BEGIN_S = 1_800_000_000
@@ -33,6 +34,7 @@ def history(jobs: JobList, play: Play) -> str:
             job.user,
             job.user if jobs.fairshare != "no" else "users",
             "main",
+            qos(job) or "normal",
             *map(_time, (round(job.submit_s), start_s, end_s)),
             str(end_s - start_s),
             f"{minutes // 60:02d}:{minutes % 60:02d}:00",

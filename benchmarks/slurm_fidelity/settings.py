@@ -81,12 +81,7 @@ def policy_name(jobs: JobList, *, slurm: str = "", looks_always: bool = False) -
     ]
     if slurm:
         words.append(f"release={'.'.join(slurm.split('.')[:2])}")
-    if tiers := "+".join(f"{qos(job)}={job.tier}" for job in one_of_each_tier(jobs)):
-        words.append(f"qos={tiers}")
-    if jobs.preempts:
-        words.append(f"preempt={jobs.preempts}")
-    if jobs.preempts == "requeue":
-        words.append(f"requeue_delay={REQUEUE_DELAY_S * jobs.compression}s")
+    words += qos_words(jobs)
     if jobs.weight_qos:
         # Without QOS the order of the ranks decides, whatever they are divided by.
         users = len({job.user for job in jobs.jobs})
@@ -101,6 +96,18 @@ def policy_name(jobs: JobList, *, slurm: str = "", looks_always: bool = False) -
             f"half_life={week_min(jobs) * minute_s}s",
         ]
     return ":".join(words)
+
+
+def qos_words(jobs: JobList) -> list[str]:
+    """Return the words for the tiers and for what those above may do with others."""
+    words = []
+    if tiers := "+".join(f"{qos(job)}={job.tier}" for job in one_of_each_tier(jobs)):
+        words.append(f"qos={tiers}")
+    if jobs.preempts:
+        words.append(f"preempt={jobs.preempts}")
+    if jobs.preempts == "requeue":
+        words.append(f"requeue_delay={REQUEUE_DELAY_S * jobs.compression}s")
+    return words
 
 
 def qos(job: ListedJob) -> str:
