@@ -14,7 +14,6 @@ _THREE = (Pool("h100", 2, 8), Pool("a100", 4, 8), Pool("v100", 4, 8))
 _SPEEDS = {"h100": 2.0, "a100": 1.0, "v100": 0.45}
 _OVER_NODES = {1: 0.25, 8: 0.35, 16: 0.3, 32: 0.1}
 _WITHIN = {1: 0.25, 2: 0.25, 3: 0.1, 4: 0.2, 6: 0.05, 8: 0.15}
-_PREEMPTED = {1: 0.25, 2: 0.2, 4: 0.25, 8: 0.2, 16: 0.1}
 _UNEVEN = {1: 0.2, 3: 0.2, 5: 0.15, 7: 0.1, 8: 0.15, 12: 0.1, 20: 0.1}
 
 
@@ -44,6 +43,11 @@ def _drawn(gangs: Mapping[int, float], *, gpus: int = 8, **rest: Any) -> Kind:
     pools = tuple(pool._replace(gpus=gpus) for pool in _THREE)
     return Kind(gangs=gangs, pools=pools, speeds=_SPEEDS, **rest)
 
+
+_PREEMPTING = _drawn(
+    {1: 0.25, 2: 0.2, 4: 0.25, 8: 0.2, 16: 0.1}, gap_h=0.06, number=70, median_h=2.0, longest_h=6.0,
+    compression=200, urgent=0.25,
+)  # fmt: skip
 
 _MAKERS: Mapping[str, _Maker] = {
     "ef06": _window(
@@ -102,34 +106,22 @@ _MAKERS: Mapping[str, _Maker] = {
     ),
     "preempted": _kind(
         "a quarter of the jobs in a partition that preempts, first in, first out",
-        _drawn(
-            _PREEMPTED, gap_h=0.06, number=70, median_h=2.0, longest_h=6.0, compression=200,
-            urgent=0.25,
-        ),
+        _PREEMPTING,
         form="nodes", preempts="requeue",
     ),
     "preempted-qos": _kind(
         "a quarter of the jobs of a QOS that preempts, first in, first out",
-        _drawn(
-            _PREEMPTED, gap_h=0.06, number=70, median_h=2.0, longest_h=6.0, compression=200,
-            urgent=0.25,
-        ),
+        _PREEMPTING,
         form="nodes", preempts="requeue", has_qos=True,
     ),
     "cancelled": _kind(
         "a quarter of the jobs of a QOS for which others are ended, first in, first out",
-        _drawn(
-            _PREEMPTED, gap_h=0.06, number=70, median_h=2.0, longest_h=6.0, compression=200,
-            urgent=0.25,
-        ),
+        _PREEMPTING,
         form="nodes", preempts="cancel", has_qos=True,
     ),
     "suspended": _kind(
         "a quarter of the jobs of a QOS for which others would be suspended, first in, first out",
-        _drawn(
-            _PREEMPTED, gap_h=0.06, number=70, median_h=2.0, longest_h=6.0, compression=200,
-            urgent=0.25,
-        ),
+        _PREEMPTING,
         form="nodes", preempts="suspend", has_qos=True,
     ),
     "priority-qos": _kind(
