@@ -28,15 +28,15 @@ points. Losses come first; times are real seconds.
 _NOTES = """\
 * Jobs are submitted by `hadar-sbatch` without GPU types, also where the users of plain Slurm write
   `[a|b]` or leave slow types out. hadard has a table of throughputs in which each job is a workload
-  of its own, and polls every {poll_s:g} s. Plays in which a job was submitted more than a second
-  late, on a busy machine, were left out: two of `ef06` and one of `single`.
+  of its own, and polls every {poll_s:g} s. They were played on 2026-11-29; no job was submitted
+  more than a second late.
 * *Under steer* the jobs of an account exchange places, as hadard has it. Of the jobs that Slurm
   could start at once it starts {late:.0%} before hadard sees them, on any GPUs, also of several
-  types: that share is from the journals of the plays, in which a poll takes minutes of the list.
+  types: that share is from journals of earlier plays, in which a poll takes minutes of the list.
   Other lags are those of plain Slurm's simulations. All are drawn {seeds} times. Simulated Slurm
   looks at its queue once in a second then, not with two schedulers at looks of their own.
 * *Alone* the jobs of all users exchange places, and hadard sees each before it starts, so `hadar
-  compare` mostly promises more than mode `steer` gives.
+  compare` may promise more than mode `steer` gives.
 """
 _OF_HISTORIES = """\
 The first real play of each list, written as `sacct` prints it, is given to `hadar compare`, with
