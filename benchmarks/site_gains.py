@@ -16,6 +16,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -381,8 +382,6 @@ def draw(
         axis.set_title(f"{share} % of the jobs can move", fontsize=9)
     axes[0].set_ylabel("mean completion time, h")
     last = axes[-1]
-    last.set_ylim(bottom=0)
-    rows = [row for row in tree["adoption"] if row["policy"] == JUDGED]
     for part, colour in (
         ("all", "black"),
         ("adopters", colours[JUDGED]),
@@ -390,16 +389,17 @@ def draw(
     ):
         points = []
         for percent in ADOPTION:
-            times = [r[part]["mean_jct_s"] for r in rows if r["percent"] == percent]
-            known_times = [float(time) for time in times if time is not None]
-            if known_times:
-                points.append((percent, sum(known_times) / len(known_times) / HOUR_S))
+            of = [(r["percent"], r["policy"]) == (percent, JUDGED) for r in tree["adoption"]]
+            if both := _means_s([*compress(tree["adoption"], of)], part):
+                was_s, is_s = both
+                points.append((percent, is_s / was_s))
         last.plot(*zip(*points, strict=True), marker="o", markersize=3, color=colour, label=part)
-    before = [float(row["all"]["mean_jct_before_s"]) for row in rows]
-    last.axhline(sum(before) / len(before) / HOUR_S, color=colours["plain"], linewidth=0.8)
+    last.axhline(1.0, color=colours["plain"], linewidth=0.8)
+    # After the lines: from then on the axis does not fit them.
+    last.set_ylim(bottom=0)
     last.set_xticks(ADOPTION, [f"{share} %" for share in ADOPTION], fontsize=8)
-    last.set_title("users under hadar; line: none", fontsize=9)
-    last.legend(fontsize=7)
+    last.set_title("by users under hadar: time over before", fontsize=9)
+    last.legend(fontsize=7, loc="lower left")
     handles = [
         pyplot.Rectangle((0, 0), 1, 1, color=colours[key]) for key in (JUDGED, "peer", "plain")
     ]
