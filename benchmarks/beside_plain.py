@@ -20,6 +20,8 @@ FIGURES = {
     "p99_slowdown": "p99 slow-down",
     "max_wait_s": "longest wait",
 }
+# Where jobs have users.
+OF_USERS = {"max_user_slowdown": "worst user's slow-down"}
 # What was known of sizes; learned: from jobs that have ended.
 KNOWN = {"oracle": "true ones", "limit": "time limits", "learned": "history", "prior": "nothing"}
 JUDGED, PLAIN = "hadar", "slurm"
@@ -92,7 +94,8 @@ def plain_of(
 
 def means(runs: Sequence[Run]) -> dict[str, float]:
     """Return the means of the figures."""
-    return {name: statistics.fmean(float(str(run[name])) for run in runs) for name in FIGURES}
+    known = [*FIGURES, *(name for name in OF_USERS if all(run.get(name) for run in runs))]
+    return {name: statistics.fmean(float(str(run[name])) for run in runs) for name in known}
 
 
 def section(rows: Sequence[Beside]) -> list[str]:
@@ -119,7 +122,10 @@ def _summary(rows: Sequence[Beside]) -> list[str]:
 
 def _losses(rows: Sequence[Beside]) -> list[str]:
     """Return where hadar's figure is larger, the largest ratio first."""
-    lost = [(row.ratio(figure), figure, row) for row in rows for figure in FIGURES]
+    words = FIGURES | OF_USERS
+    lost = [
+        (row.ratio(figure), figure, row) for row in rows for figure in words if figure in row.ours
+    ]
     lost = [each for each in lost if each[0] > 1 + EVEN]
     if not lost:
         return [f"Nowhere is a figure of hadar larger ({', '.join(FIGURES.values())})."]
@@ -130,7 +136,7 @@ def _losses(rows: Sequence[Beside]) -> list[str]:
     for ratio, figure, row in sorted(lost, key=lambda each: -each[0]):
         name = row.strongest(figure)
         cells = (
-            row.workload, row.known, row.movable, FIGURES[figure],
+            row.workload, row.known, row.movable, words[figure],
             shown(row.ours[figure], figure), f"{shown(row.plain[name][figure], figure)} `{name}`",
             f"{ratio:.2f}" if ratio < math.inf else "-",
         )  # fmt: skip

@@ -5,8 +5,9 @@
     python benchmarks/results.py --write-only    # no runs: write the page from what is there
 
 Traces and tables of others are read from `--data`, by default ../shared/data beside the checkout;
-below it, in artifacts/sia and artifacts/shockwave, what benchmarks/sia/as_trace.py makes of Sia's
-artifact, and the traces and throughputs of Shockwave's.
+below it, in artifacts/sia and artifacts/sia8, what benchmarks/sia/as_trace.py makes of Sia's
+artifact (benchmarks/sia/README.md), and in artifacts/shockwave traces and throughputs of
+Shockwave's, named by their numbers of jobs and seeds.
 Every part is one or more `hadar compare` commands, shown with its tables. They are resumable, so an
 interrupted part goes on where it stopped, and a part whose code has not changed costs nothing.
 """
@@ -106,13 +107,15 @@ PARTS: tuple[Part, ...] = (
         "day-one",
         "On a site's first day",
         "What a site has on the day on which it begins: no job can be moved, and of sizes time "
-        "limits are known, without a history to learn from. Windows of public production "
-        "traces: arrivals, gangs and durations are real, users, classes and limits are drawn "
-        "(cluster03 has no users; its limits are 5 times too long, 40 % of them the longest). "
+        "limits are known, without a history to learn from; throughputs are known. Windows of "
+        "public production traces: arrivals, gangs and durations are real, users, classes and "
+        "limits are drawn (cluster03 has no users, so that plain Slurm goes by age there, which "
+        "is weaker than by users; its limits are 5 times too long, 40 % of them the longest). "
         "Plain Slurm is what a real slurmctld does, with users who choose types in four ways "
         "([policies.md](../../docs/policies.md#slurm)). Each is played three times, each time "
         "without another tenth of the jobs. *History* are sizes learned from the jobs that end. "
-        "The plan by insertion was chosen on ef01, ef06 and philly1; openb and cluster03 judge.",
+        "The plan by insertion was chosen on ef01, ef06 and philly1, the beliefs of sizes on openb "
+        "too; only cluster03 judges both. Jobs that limits end count as done there.",
         {
             f"day-one-{name}": f"{words} {_DAY_ONE}"
             for name, words in (
@@ -157,7 +160,7 @@ PARTS: tuple[Part, ...] = (
     Part(
         "artifacts",
         "Workloads of Sia's and Shockwave's artifacts",
-        "Those that are larger than the ones above: Sia's newtrace, ten of 960 jobs in two days, "
+        "Sia's newtrace, ten of 960 jobs in two days, "
         "and its saturn workload 1 with each job eight times on eight times the nodes, on its own "
         "cluster with its measured throughputs (SOSP'23, siasosp23/artifacts, by "
         "benchmarks/sia/as_trace.py); and Shockwave's of 460 and 900 jobs (NSDI'23, "
@@ -372,6 +375,8 @@ def _part(part: Part, work: Path, data: str) -> str:
     if part.is_beside_plain:
         rows = [row for tree in trees.values() for row in compared(tree["runs"], tree["gains"])]
         lines += [*section(rows), ""] if rows else []
+    if 0 < len(trees) < len(paths):
+        lines += [f"Of {len(paths)} comparisons {len(paths) - len(trees)} are not run yet.", ""]
     for folder, words in part.runs.items():
         lines += ["```", shlex.join(command(words, data)), "```", ""]
         if folder in trees:

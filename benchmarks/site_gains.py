@@ -282,8 +282,9 @@ def front(
         "## Without any job that can move",
         "",
         f"With a history, mean JCT is {mine / HOUR_S:.2f} h under `hadar`, "
-        f"{theirs / HOUR_S:.2f} h under `{peer}`, the best other policy, and "
-        f"{plainly / HOUR_S:.2f} h under plain Slurm (`{plain}`); no schedule can beat "
+        f"{theirs / HOUR_S:.2f} h under `{peer}`, the best other policy"
+        + (f", and {plainly / HOUR_S:.2f} h under plain Slurm (`{plain}`)" if plain != peer else "")
+        + "; no schedule can beat "
         f"{bound / HOUR_S:.2f} h.",
         "",
         "## Decision times",
@@ -309,7 +310,8 @@ def page(
         "",
         "Written by `python benchmarks/site_gains.py`. " + about,
         f"{run['jobs']} jobs on {run['cluster']}, at {run['load']:g} % load. One workload: its "
-        "figures are single runs, and differences of a few per cent are chance. JCT is the time "
+        "figures are single runs, but for those by adoption, and differences of a few per cent are "
+        "chance. JCT is the time "
         "from submission to end, TTD that from the first submission to the last end.",
         "",
         *front(found, tree, shares),
@@ -333,7 +335,8 @@ def page(
         "## By adoption",
         "",
         "Mean JCT where a share of the users is under the policy, with a history and all of their "
-        f"jobs movable; all others are those of `{OTHERS}`, the strongest plain Slurm above on the "
+        f"jobs movable, over all draws of these users; all others are those of `{OTHERS}`, the "
+        "strongest plain Slurm above on the "
         "drawn history, whose users choose their GPU types as above. Beside it the time of the "
         "same jobs with no user under a policy.",
         "",
@@ -420,7 +423,7 @@ def main() -> None:
     parser.add_argument("--gpus-per-node", type=int, default=4)
     parser.add_argument("--load", type=float, default=90.0)
     parser.add_argument("--jobs", type=int, default=300)
-    parser.add_argument("--seed", default="0", help="seeds that draw the adopters")
+    parser.add_argument("--seed", default="0,1,2,3", help="seeds that draw the adopters")
     parser.add_argument("--jobs-at-once", type=int, default=1)
     parser.add_argument("--work", type=Path, default=ROOT / "results-output" / "site-gains")
     parser.add_argument("--write-only", action="store_true")

@@ -69,6 +69,7 @@ def rates(
 ) -> dict[str, dict[str, list[float]]]:
     """Return the steps/s within a node, or on the fewest, and on several; by type and gang.
 
+    0 is a placement on which the simulator does not run the job.
     `slower` is by how much the simulator has jobs take longer than was measured.
     """
     found: dict[str, dict[str, list[float]]] = {}
@@ -84,7 +85,7 @@ def rates(
         together = on(packed(work.gpus, pool.gpus))
         spread = min(together, on(on_two(work.gpus))) if 1 < work.gpus <= pool.gpus else together
         if together > 0:
-            found[pool.gpu_type.lower()] = {str(work.gpus): [together, spread or together]}
+            found[pool.gpu_type.lower()] = {str(work.gpus): [together, spread]}
     return found
 
 

@@ -25,7 +25,13 @@ What is recorded is not run again; `--write-only` writes this page from it.
 
 [as_trace.py](as_trace.py) writes workloads of the artifact as traces for `hadar compare`, so that
 they are also played beside plain Slurm
-([full.md](../results/full.md#workloads-of-sias-and-shockwaves-artifacts)).
+([full.md](../results/full.md#workloads-of-sias-and-shockwaves-artifacts)):
+
+```
+sia-venv/bin/python benchmarks/sia/as_trace.py sia ../shared/data/artifacts/sia newtrace-{1..10}
+sia-venv/bin/python benchmarks/sia/as_trace.py --scale 8 sia ../shared/data/artifacts/sia8 \\
+  scale/scale_8x-1
+```
 """
 
 BOUND = """\

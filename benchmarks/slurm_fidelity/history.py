@@ -19,7 +19,7 @@ _BEGIN_S = 1_800_000_000
 
 
 def history(jobs: JobList, play: Play) -> str:
-    """Return what `sacct -X -P` would print of a play's jobs."""
+    """Return what `sacct -X -P` would print of a play's jobs; partitions of a tier count as QOS."""
     lines = [_FIELDS.replace(",", "|")]
     for job in jobs.jobs:
         run = play.runs[job.number]

@@ -28,8 +28,8 @@ points. Losses come first; times are real seconds.
 _NOTES = """\
 * Jobs are submitted by `hadar-sbatch` without GPU types, also where the users of plain Slurm write
   `[a|b]` or leave slow types out. hadard has a table of throughputs in which each job is a workload
-  of its own, and polls every {poll_s:g} s. They were played on 2026-11-29; no job was submitted
-  more than a second late.
+  of its own, and polls every {poll_s:g} s. *Late* is by how much a job was
+  submitted late at most, in real seconds.
 * *Under steer* the jobs of an account exchange places, as hadard has it. Of the jobs that Slurm
   could start at once it starts {late:.0%} before hadard sees them, on any GPUs, also of several
   types: that share is from journals of earlier plays, in which a poll takes minutes of the list.

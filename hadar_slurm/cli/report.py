@@ -22,6 +22,7 @@ from hadar_slurm.errors import ConfigError, UsageError
 from hadar_slurm.journal.reader import read_period
 from hadar_slurm.lab.garbage import rare_collections
 from hadar_slurm.lab.replay import print_replay, replayed
+from hadar_slurm.policies.policy import DEFAULT_USER_SHARES
 from hadar_slurm.status.claims import Claims
 from hadar_slurm.status.report import Report, Reporter
 from hadar_slurm.status.status import json_names
@@ -55,7 +56,7 @@ def report(
     The replay uses hadard's last throughput estimate of each job and leaves out unmanaged jobs. A
     gain is stated where the simulation of hadard's policy is near what happened.
     """
-    path = journal or read_config(config, needs_policy=False).journal
+    path, shares = _source(journal, config)
     now_s = time.time()
     since = since or ("" if journal else "1d")
     first_s = _time_s(since, now_s, "--since") if since else -math.inf
@@ -69,7 +70,7 @@ def report(
         raise UsageError(f"{path} has no round in that period: give an earlier --since")
     _tell_damage(damage)
     past = reader.workload() if replay else None
-    again = replayed(past, found.policies[-1], is_quiet=as_json) if past else None
+    again = replayed(past, found.policies[-1], shares, is_quiet=as_json) if past else None
     if as_json:
         tree = asdict(found, dict_factory=json_names)
         typer.echo(json.dumps({**tree, **(again.as_tree() if again else {"replay": {}})}))
@@ -78,6 +79,14 @@ def report(
         _print(console, found)
         if again:
             print_replay(console, again)
+
+
+def _source(journal: Path | None, config: Path | None) -> tuple[Path, float]:
+    """Return the journal to read, and how strictly users share: by default where it is given."""
+    if journal:
+        return journal, DEFAULT_USER_SHARES
+    site = read_config(config, needs_policy=False)
+    return site.journal, site.user_shares
 
 
 def _read(path: Path, first_s: float, last_s: float, on_damage: Callable[[str], None]) -> Reporter:

@@ -27,6 +27,7 @@ from hadar_slurm.lab.study.gains.pairs import PLAIN_SLURMS, Pair, is_plain, pair
 from hadar_slurm.lab.study.gains.verdict import how_many_lose, users_tree
 from hadar_slurm.lab.study.gains.words import between, opponents, per_cent
 from hadar_slurm.lab.study.summary import HOUR_S, KILLED_WORDS
+from hadar_slurm.policies.policy import DEFAULT_USER_SHARES
 from hadar_slurm.status.report import Past
 
 _FIGURES = "mean_jct_s p95_jct_s ttd_s moves killed killed_gpu_s killed_share".split()
@@ -78,14 +79,19 @@ class Replay:
         }
 
 
-def replayed(past: Past, policy: str, *, is_quiet: bool) -> Replay:
+def replayed(past: Past, policy: str, user_shares: float, *, is_quiet: bool) -> Replay:
     """Return the simulations of a policy and of plain Slurm; show the progress on a terminal."""
     jobs = StudyWorkload(
         name="journal", specs=tuple(sorted(past.jobs, key=lambda spec: spec.submitted_s))
     )
     settings = ExperimentSettings(round_s=past.round_s)
     cell = Cell(
-        workload=jobs, cluster=past.cluster, cluster_name="", policy=policy, settings=settings
+        workload=jobs,
+        cluster=past.cluster,
+        cluster_name="",
+        policy=policy,
+        settings=settings,
+        user_shares=None if user_shares == DEFAULT_USER_SHARES else user_shares,
     )
     console = Console(stderr=True)
     with Progress(console=console, disable=is_quiet or not console.is_terminal) as progress:

@@ -156,11 +156,11 @@ def show(result: Result, least: Bounds, is_forked: bool, speeds: Sequence[TypeSp
 
 
 def _of_killed(result: Result) -> list[tuple[str, str]]:
-    """Return the row of the jobs that their time limits ended; none if there is none."""
+    """Return the row of the jobs that were ended with steps left; none if there is none."""
     if not result.killed:
         return []
     lost = f"{result.killed}, {result.killed_share:.1%} of GPU time"
-    return [("jobs ended by their limit", lost)]
+    return [("jobs ended with steps left", lost)]
 
 
 def _of_users(result: Result) -> list[tuple[str, str]]:

@@ -62,7 +62,10 @@ class SizesBackend:
                 spec = self._specs.pop(end.job_id, None)
                 if spec is not None:
                     service_s = self.world.sim_jobs[end.job_id].steps_done / self._best(spec)
-                    self.durations.end(end.job_id, self._unsized(spec), service_s)
+                    # Without a limit it was ended for another: it would have lasted longer.
+                    is_cut = end.phase is Phase.FAILED and spec.limit_s == math.inf
+                    note = self.durations.see if is_cut else self.durations.end
+                    note(end.job_id, self._unsized(spec), service_s)
             if snapshot.now_s >= self._renewed_s + _RENEW_S:
                 self._renewed_s = snapshot.now_s
                 for job in snapshot.jobs:

@@ -116,7 +116,9 @@ class Reporter:
         self._all_modes.add(mode)
         first_s, _ = self._span_s or (time_s, time_s)
         self._span_s = first_s, time_s
-        self._policies.setdefault(str(line["policy"]))
+        policy = str(line["policy"])
+        self._policies.pop(policy, None)
+        self._policies[policy] = None
         self._failed += bool(line["errors"])
         self._errors.update(line["errors"])
         self._decisions_s.append(float(line["durations_s"].get("plan", 0.0)))

@@ -196,8 +196,9 @@ def is_plain_slurm(policy: str) -> bool:
 
 
 def requeues(policy: str) -> bool:
-    """Return whether a plain Slurm, by name, has jobs requeued, as with preemption by QOS."""
-    return bool(getattr(make_policy(policy), "requeues", False))
+    """Return whether a plain Slurm, by name, has jobs requeued, which may then go on or not."""
+    slurm = make_policy(policy)
+    return bool(getattr(slurm, "requeues", False)) and not getattr(slurm, "cancels", False)
 
 
 def _specs_digest(specs: Sequence[JobSpec]) -> str:

@@ -19,7 +19,7 @@ from hadar_slurm.core.job import JobSpec
 from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.engine.backend import Backend
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
-from hadar_slurm.errors import ConfigError
+from hadar_slurm.errors import ConfigError, PolicyError
 from hadar_slurm.lab.study.figures import Result, RunTally, check_accounts, cpu_s
 from hadar_slurm.lab.traces.limits import have_limits
 from hadar_slurm.lab.traces.speeds import shipped_gpu_types
@@ -119,6 +119,10 @@ def run_experiment(
     """
     settings = settings or ExperimentSettings()
     is_gavels = settings.rules == "gavel"
+    if is_gavels and getattr(policy, "requeues", False):
+        raise PolicyError(
+            f"{policy.name}: Gavel's rules stop no job for another; leave out the word preempt="
+        )
     rules = GAVEL_RULES if is_gavels else rules_for(policy)
     keeps_limits = getattr(policy, "keeps_limits", False)
     ends_stopped = getattr(policy, "cancels", False)

@@ -28,7 +28,7 @@ class Completion(NamedTuple):
     job_id: JobId
     submitted_s: float
     end_s: float
-    # Whether it was ended by its time limit before it had trained all its steps.
+    # Whether its time limit, or a plan, ended it before it had trained all its steps.
     is_killed: bool = False
 
     @property
@@ -45,7 +45,7 @@ class Result:
     jobs: int
     # All steps trained.
     completed: int
-    # Ended by their time limits; the GPU-seconds that these jobs held, on all types, and their
+    # Ended with steps left; the GPU-seconds that these jobs held, on all types, and their
     # share of what all jobs held. All that they trained is lost.
     killed: int
     killed_gpu_s: float
@@ -105,7 +105,7 @@ def check_accounts(world: SimBackend, segments: Sequence[Segment]) -> None:
     """Raise HadarError unless steps and GPU-seconds balance.
 
     Every job that is done has trained its steps, plus those lost by node failures, and one that was
-    ended by its time limit fewer. The simulator's GPU-seconds equal those of the segments, which
+    ended before that fewer. The simulator's GPU-seconds equal those of the segments, which
     follow from the loop's actions.
     """
     held: defaultdict[tuple[JobId, str], float] = defaultdict(float)
@@ -200,7 +200,7 @@ def _of_jobs(
 
 
 def _of_killed(jcts: Sequence[Completion], world: SimBackend) -> dict[str, Any]:
-    """Return the figures of a result that are about jobs ended by their time limits."""
+    """Return the figures of a result that are about jobs ended with steps left."""
     held_s = {job_id: sum(job.service.values()) for job_id, job in world.sim_jobs.items()}
     killed = [done.job_id for done in jcts if done.is_killed]
     lost_s = sum(held_s[job_id] for job_id in killed)

@@ -103,7 +103,7 @@ KILLED_COLUMNS: tuple[Column, ...] = (
     _percent(
         "killed_share",
         "lost %",
-        "Share of the GPU time held by jobs that was held by those ended by their time limit; all "
+        "Share of the GPU time held by jobs that was held by those ended with steps left; all "
         "that they trained is lost.",
         best=_LEAST,
     ),
@@ -292,9 +292,11 @@ class ComparableRuns:
         """Return a description of the group."""
         labels = self.labels
         load = "" if labels["load"] is None else f" at {labels['load']:g} % load"
+        restart = str(labels["restart"])
+        restart += " s" if restart[-1:].isdigit() else "'s"
         return (
             f"{labels['trace']}{load}: {labels['jobs']} {'job' if labels['jobs'] == 1 else 'jobs'} "
-            f"on {labels['cluster']}, {labels['rules']} rules, restart {labels['restart']} s"
+            f"on {labels['cluster']}, {labels['rules']} rules, restart {restart}"
         )
 
 
@@ -340,7 +342,7 @@ class Note:
 
 
 def killed_notes(groups: Sequence[ComparableRuns]) -> list[Note]:
-    """Return how many jobs time limits ended, and the share of the GPU time lost; none if none."""
+    """Return how many jobs were ended, and the share of the GPU time lost; none if none."""
     if not any(group.has_killed for group in groups):
         return []
     policies = tuple(dict.fromkeys(entry.policy for group in groups for entry in group.done))
@@ -352,7 +354,7 @@ def killed_notes(groups: Sequence[ComparableRuns]) -> list[Note]:
             texts[entry.policy] = f"{number} ({share} %)"
         rows.append((group.title, *(texts.get(policy, "-") for policy in policies)))
     words = (KILLED_WORDS, "Jobs ended; in brackets the share of the GPU time held that was lost.")
-    return [Note("Jobs ended by their time limits", words, (("", *policies), *rows))]
+    return [Note("Jobs ended with steps left", words, (("", *policies), *rows))]
 
 
 @dataclass(frozen=True, slots=True)

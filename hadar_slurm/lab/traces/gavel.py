@@ -84,7 +84,8 @@ def _columns(text: str, place: str, *, is_first: bool) -> tuple[list[str], str]:
     if len(columns) != _COLUMNS:
         other = "ElasticFlow's CSV (job_id,submission_time,...) or of sacct -P (JobID|User|...)"
         hint = f", or the heading of {other}" if is_first else "; was the line cut?"
-        found = f"{len(columns)} columns, expected {_COLUMNS} with tabs"
+        expected = f"{_COLUMNS}, or {_COLUMNS_WITH_MODE} as Shockwave's, with tabs"
+        found = f"{len(columns)} columns, expected {expected}"
         raise TraceError(f"{place}: {found}{hint}")
     return columns, mode
 

@@ -55,6 +55,19 @@ def some_runs() -> list[dict[str, Any]]:
     ]
 
 
+def test_a_figure_that_is_0_under_plain_slurm_is_a_loss_without_a_ratio(pages: Pages) -> None:
+    """No job waits there; the worst user counts where jobs have users."""
+    runs = [
+        a_run("hadar (sizes learned, 0 % movable)", 10.0, movable=0.0, max_user_slowdown=3.0),
+        a_run("slurm", 12.0, max_wait_s=0.0, max_user_slowdown=2.0),
+    ]
+    (row,) = pages.beside.compared(runs, [])
+    assert row.ratio("max_wait_s") == float("inf")
+    lines = pages.beside.section([row])
+    assert "| t | history | 0 % | longest wait | 5.00 | 0.00 `slurm` | - |" in lines
+    assert "| t | history | 0 % | worst user's slow-down | 3.0 | 2.0 `slurm` | 1.50 |" in lines
+
+
 def test_the_strongest_plain_slurm_of_each_figure_is_the_opponent(pages: Pages) -> None:
     """Also where plain Slurm ran once for all that hadar knows; failed runs do not count."""
     fixed, moved = pages.beside.compared(some_runs(), [])

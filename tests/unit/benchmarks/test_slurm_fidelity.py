@@ -172,6 +172,19 @@ def test_tiers_may_be_qos_in_place_of_partitions(fidelity: ModuleType) -> None:
     )
 
 
+def test_a_history_has_qos_and_the_slurm_is_described_with_them(fidelity: ModuleType) -> None:
+    """So that hadar compare plays the Slurm that was recorded."""
+    import slurm_fidelity.histories as histories
+    import slurm_fidelity.history as history
+
+    jobs = a_list(fidelity, [1, 1], preempts="cancel", has_qos=True)
+    jobs = replace(jobs, jobs=(jobs.jobs[0], replace(jobs.jobs[1], tier=1)))
+    assert histories.described(jobs).endswith(":qos=tier1=1:preempt=cancel")
+    heading, *rows = history.history(jobs, a_play(fidelity, [0, 5])).splitlines()
+    at = heading.split("|").index("QOS")
+    assert [row.split("|")[at] for row in rows] == ["normal", "tier1"]
+
+
 @pytest.mark.parametrize(
     ("preempts", "mode", "ends"), [("cancel", "CANCEL", 1), ("suspend", "SUSPEND,GANG", 0)]
 )

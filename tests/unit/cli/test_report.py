@@ -53,6 +53,17 @@ def test_a_journal_is_told_with_what_was_put_aside(journal: Path) -> None:
     assert "simulated" not in done.output
 
 
+def test_the_replay_is_under_the_policy_used_last(tmp_path: Path) -> None:
+    """Also where it had been in use before another."""
+    path = tmp_path / "j.jsonl"
+    for time_s, policy in ((0.0, "hadar"), (360.0, "srsf"), (720.0, "hadar")):
+        write_rounds(path, time_s, policy=policy)
+    done = report("--journal", str(path), "--json")
+    assert done.exit_code == 0, done.output
+    tree = json.loads(done.output)
+    assert (tree["policies"], next(iter(tree["replay"]))) == (["srsf", "hadar"], "hadar")
+
+
 def test_the_replay_stands_beside_plain_slurm(journal: Path) -> None:
     """hadar migrates the second job to the V100 and ends before 1,100 s; plain Slurm at 4,000 s.
 

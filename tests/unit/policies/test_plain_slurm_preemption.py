@@ -9,10 +9,13 @@ import pytest
 from builders import EVEN, a_cluster, a_snapshot, a_spec, even, placed_by
 
 from hadar_slurm.core.broken_plan import check_plan
-from hadar_slurm.core.cluster import JobId
+from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.job import Job
+from hadar_slurm.core.lengths.durations import Durations
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
+from hadar_slurm.core.type_failures import Unsized
+from hadar_slurm.engine.loop import run_rounds
 from hadar_slurm.errors import InvalidPlan, PolicyError
 from hadar_slurm.lab.policies.slurm.preemption import Preemptible, room_by_stops
 from hadar_slurm.lab.policies.slurm.settings import parse_settings
@@ -20,6 +23,9 @@ from hadar_slurm.lab.policies.slurm.timeline import LimitEnd
 from hadar_slurm.lab.study.experiment import ExperimentSettings, rules_for, run_experiment
 from hadar_slurm.lab.study.figures import Result
 from hadar_slurm.policies.registry import make_policy
+from hadar_slurm.sim.backend import Failure
+from hadar_slurm.sim.cancelling import CancellingBackend
+from hadar_slurm.sim.sizes import SizesBackend
 
 PREEMPTS = ("qos=urgent=10+high=5", "preempt=requeue", "requeue_delay=121s")
 
@@ -69,7 +75,9 @@ def test_without_preemption_no_plan_may_stop_a_job_that_cannot_be_checkpointed()
         check_plan(replace(a_snapshot("1xV100", low, even("2")), rules=GangRules()), plan)
 
 
-def two_jobs_of_qos(*words: str, can_checkpoint: bool) -> Result:
+def two_jobs_of_qos(
+    *words: str, can_checkpoint: bool, settings: ExperimentSettings | None = None
+) -> Result:
     """Return what becomes of 100 s of work when an urgent job of 50 s comes after 40 s."""
     specs = [
         replace(
@@ -79,7 +87,8 @@ def two_jobs_of_qos(*words: str, can_checkpoint: bool) -> Result:
         for name, steps, at_s, qos in (("1", 100, 0.0, ""), ("2", 50, 40.0, "urgent"))
     ]  # fmt: skip
     policy = make_policy(":".join(("slurm", "bf_resolution=1s", *words)))
-    return run_experiment(specs, a_cluster("1xV100"), policy, ExperimentSettings(round_s=1.0))
+    settings = settings or ExperimentSettings(round_s=1.0)
+    return run_experiment(specs, a_cluster("1xV100"), policy, settings)
 
 
 def test_a_requeued_job_begins_anew() -> None:
@@ -98,6 +107,49 @@ def test_a_cancelled_job_is_lost_with_its_gpu_time(can_checkpoint: bool) -> None
     ends = {done.job_id: (done.end_s, done.is_killed) for done in found.jcts}
     assert ends == {"1": (40.0, True), "2": (90.0, False)}
     assert (found.killed, found.killed_gpu_s, found.completed) == (1, 40.0, 1)
+
+
+def test_a_cancelling_slurm_loses_no_job_to_a_failed_node() -> None:
+    """Slurm requeues it then; 40 s later it is cancelled for the urgent one, and lost."""
+    failure = Failure(10.0, 20.0, NodeName("n1"))
+    settings = ExperimentSettings(round_s=1.0, failures=(failure,))
+    words = ("qos=urgent=10", "preempt=cancel")
+    found = two_jobs_of_qos(*words, can_checkpoint=False, settings=settings)
+    ends = {done.job_id: (done.end_s, done.is_killed) for done in found.jcts}
+    assert ends == {"1": (40.0, True), "2": (90.0, False)}
+    assert found.killed_gpu_s == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize("mode", ["requeue", "cancel"])
+def test_under_gavels_rules_no_job_is_stopped_for_another(mode: str) -> None:
+    """Its simulator knows of neither, so that the figures would be of another Slurm."""
+    settings = ExperimentSettings(rules="gavel")
+    with pytest.raises(PolicyError, match=r"Gavel's rules stop no job .*; leave out .* preempt="):
+        two_jobs_of_qos(f"preempt={mode}", can_checkpoint=True, settings=settings)
+
+
+def test_a_cancelled_job_is_not_learned_as_a_whole_one() -> None:
+    """Of 40 s trained it is only known that such jobs take longer."""
+    seen = []
+
+    class Noted(Durations):
+        def end(self, job_id: JobId, unsized: Unsized, service_s: float) -> None:
+            seen.append(("end", str(job_id), service_s))
+            super().end(job_id, unsized, service_s)
+
+    policy = make_policy("slurm:bf_resolution=1s:qos=urgent=10:preempt=cancel")
+    specs = [
+        replace(a_spec(name, steps=steps, throughputs=EVEN, submitted_s=at_s), qos=qos,
+                can_checkpoint=False, restart_cost_s=0.0)
+        for name, steps, at_s, qos in (("1", 100, 0.0, ""), ("2", 50, 40.0, "urgent"))
+    ]  # fmt: skip
+    world = CancellingBackend(a_cluster("1xV100"), specs, rules=rules_for(policy))
+    known = SizesBackend(world, world, Noted())
+    run_rounds(
+        known, policy, lambda record: None, length_s=1.0, now_s=lambda: world.now_s,
+        clock=lambda: 0.0,
+    )  # fmt: skip
+    assert seen == [("end", "2", 50.0)]
 
 
 def test_a_suspended_job_makes_no_room() -> None:

@@ -472,12 +472,12 @@ WRONG = {
     "empty": ("", "my.trace: no job in it; expected a line for each job"),
     "binary": (
         "\x7fELF\x02\x01\x00\x00",
-        "my.trace:1: 1 columns, expected 10 with tabs, or the heading of ElasticFlow's CSV "
-        "(job_id,submission_time,...) or of sacct -P (JobID|User|...)",
+        "my.trace:1: 1 columns, expected 10, or 12 as Shockwave's, with tabs, or the heading of "
+        "ElasticFlow's CSV (job_id,submission_time,...) or of sacct -P (JobID|User|...)",
     ),
     "truncated": (
         f"{_LINE}\n{_LINE[:40]}",
-        "my.trace:2: 2 columns, expected 10 with tabs; was the line cut?",
+        "my.trace:2: 2 columns, expected 10, or 12 as Shockwave's, with tabs; was the line cut?",
     ),
     "negative": (
         _LINE.replace("\t5000\t", "\t-5000\t"),

@@ -2,7 +2,7 @@
 
 Read in Slurm's source (22.05: job_scheduler.c, backfill.c, select_nodes): the main scheduler looks
 when a job has ended and at times of its own, and goes on to the first job that cannot start; the
-backfill scheduler looks at times of its own. A job that has others requeued starts at a look after
+backfill scheduler looks at times of its own. A job that has others stopped starts at a look after
 these are gone, and until then nothing else starts on its nodes.
 """
 
@@ -24,7 +24,7 @@ class Look(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """The times of looks, sorted, and how long a requeued job takes to be gone; in seconds."""
+    """The times of looks, sorted, and how long a stopped job takes to be gone; in seconds."""
 
     main_s: Sequence[float]
     backfill_s: Sequence[float]
@@ -33,7 +33,7 @@ class Looks:
     def look(self, since_s: float, now_s: float, *, has_ended: bool, stopped_s: float) -> Look:
         """Return which scheduler looks now, if the last plan was made at `since_s`.
 
-        NONE while the jobs are about to go that were requeued last, at `stopped_s`.
+        NONE while the jobs are about to go that were stopped last, at `stopped_s`.
         """
         gone_s = stopped_s + self.gone_after_s
         if now_s < gone_s:

@@ -49,7 +49,7 @@ class SlurmMemory:
     requests: Mapping[JobId, UserRequest] = field(default_factory=dict)
     # When each running job started, in seconds.
     started_s: Mapping[JobId, float] = field(default_factory=dict)
-    # When the queue was last looked at, jobs were last requeued, and a plan was last made, with a
+    # When the queue was last looked at, jobs were last stopped, and a plan was last made, with a
     # look or without, in seconds.
     looked_s: float = -math.inf
     stopped_s: float = -math.inf
@@ -177,7 +177,7 @@ class _Kind(NamedTuple):
 class _Turn:
     """One pass over the queue.
 
-    With `waits_for_gone` a job that has others requeued starts in a later one.
+    With `waits_for_gone` a job that has others stopped starts in a later one.
     """
 
     def __init__(

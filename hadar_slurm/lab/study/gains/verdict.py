@@ -266,7 +266,7 @@ def _assumed(gains: Sequence[Gain], happened: Sequence[str]) -> str:
     if not any(gain.kind.adoption for gain in gains):
         parts.append("all users take part")
     text = f"Assumed: {', and '.join(parts)}." if parts else ""
-    text += " hadard places all jobs: in mode steer the gain is some points off (docs/compare.md)."
+    text += " hadard places all jobs: in mode steer the gain differs by points (docs/compare.md)."
     text += "" if happened else _UNCHECKED
     if any(kind.sizes == ORACLE and kind.movable in (None, 100.0) for kind, _ in gains):
         text += (
