@@ -311,7 +311,8 @@ def test_the_page_says_that_limits_ended_jobs_and_what_that_does_to_figures() ->
     words = Page(page(Comparison("t", "c", records, groups(records)))).words
     assert "timed out" in words
     assert "Time limits ended jobs before all their steps were trained." in words
-    assert words.count("Jobs that their time limit ended") == 3
+    assert words.count("Jobs ended with steps left count as done") == 2
+    assert words.count("Jobs ended with steps left are included") == 1
     assert "Share of the GPU time held by jobs that was held by those ended" in words
     assert "limit" not in Page(page(a_comparison())).words
     (run,) = json.loads(json_text(Comparison("t", "c", records[:1], groups(records))))["runs"]
