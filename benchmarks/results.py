@@ -29,6 +29,7 @@ from typing import Any
 
 from beside_plain import compared, section
 
+from hadar_slurm.lab.study.gains.pairs import PLAIN_SLURMS
 from hadar_slurm.lab.study.summary import ComparableRuns, PolicyRecords, groups
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,11 +84,12 @@ _PRODUCTION = "{data}/elasticflow_cluster03.csv --cluster 80xV100,80xP100,80xK80
 _LARGE = f"generate:hadar15000 {_CLUSTER} --load 90 --policy"
 
 # hadar where nothing can move and where all can, and plain Slurm by how users choose types.
-_BESIDE = "--policy hadar,slurm,slurm:list,slurm:list:open,slurm:list:look --movable 0,100"
+_PLAINLY = f"--policy {','.join(('hadar', *PLAIN_SLURMS))}"
+_BESIDE = f"{_PLAINLY} --movable 0,100"
 
 # A site's first day, with three samples of nine tenths of the jobs of a window.
 _DAY_ONE = (
-    "--gpus-per-node 8 --load 85 --policy hadar,slurm,slurm:list,slurm:list:open,slurm:list:look "
+    f"--gpus-per-node 8 --load 85 {_PLAINLY} "
     "--sizes learned,limit --movable 0 --leave-out 10 --seed 0,1,2"
 )
 _OLDER = "--cluster 64xA100,64xV100,96xRTX2080Ti --throughputs {data}/dayone/older_throughputs.json"
@@ -366,17 +368,16 @@ our rules that took the mean JCT on hadar480_load90 from 31.2 to 28.3 h and move
 def _part(part: Part, work: Path, data: str) -> str:
     lines = [f"## {part.heading}", ""]
     lines += [wrapped(part.words), ""] if part.words else []
-    paths = {folder: work / folder / "compare.json" for folder in part.runs}
     trees: dict[str, Any] = {
         folder: json.loads(path.read_text(encoding="utf-8"))
-        for folder, path in paths.items()
-        if path.exists()
+        for folder in part.runs
+        if (path := work / folder / "compare.json").exists()
     }
     if part.is_beside_plain:
         rows = [row for tree in trees.values() for row in compared(tree["runs"], tree["gains"])]
         lines += [*section(rows), ""] if rows else []
-    if 0 < len(trees) < len(paths):
-        lines += [f"Of {len(paths)} comparisons {len(paths) - len(trees)} are not run yet.", ""]
+    if 0 < (missing := len(part.runs) - len(trees)) < len(part.runs):
+        lines += [f"Of {len(part.runs)} comparisons {missing} are not run yet.", ""]
     for folder, words in part.runs.items():
         lines += ["```", shlex.join(command(words, data)), "```", ""]
         if folder in trees:

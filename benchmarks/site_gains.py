@@ -16,7 +16,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -119,10 +118,7 @@ def adoption_losses(shares: Mapping[str, Any]) -> list[tuple[float, str]]:
     """Return where users wait longer once some adopt hadar, or a peer serves all users better."""
     rows = []
     for percent in ADOPTION:
-        of_share = {
-            name: [r for r in shares["adoption"] if (r["percent"], r["policy"]) == (percent, name)]
-            for name in (JUDGED, *PEERS)
-        }
+        of_share = {name: _rows(shares, percent, name) for name in (JUDGED, *PEERS)}
         where = f"* mean JCT with {percent} % of the users under hadar, history known"
         for part, words in (("all", "all users"), ("adopters", "adopters"), ("others", "others")):
             both = _means_s(of_share[JUDGED], part)
@@ -202,11 +198,7 @@ def adopted(tree: Mapping[str, Any]) -> list[str]:
     ]
     for percent in ADOPTION:
         for policy in (JUDGED, *PEERS):
-            rows = [
-                row
-                for row in tree["adoption"]
-                if row["percent"] == percent and row["policy"] == policy
-            ]
+            rows = _rows(tree, percent, policy)
             if not rows:
                 continue
             cells = [_change(rows, part) for part in ("all", "adopters", "others")]
@@ -214,6 +206,11 @@ def adopted(tree: Mapping[str, Any]) -> list[str]:
             words = (f"{percent} %", f"`{policy}`", *cells, f"{bound_s / HOUR_S:.2f} h")
             lines.append(f"| {' | '.join(words)} |")
     return lines
+
+
+def _rows(tree: Mapping[str, Any], percent: int, policy: str) -> list[Mapping[str, Any]]:
+    """Return what an adoption study says of a share of the users under a policy, by seed."""
+    return [row for row in tree["adoption"] if (row["percent"], row["policy"]) == (percent, policy)]
 
 
 def _means_s(rows: Sequence[Mapping[str, Any]], part: str) -> tuple[float, float] | None:
@@ -392,8 +389,7 @@ def draw(
     ):
         points = []
         for percent in ADOPTION:
-            of = [(r["percent"], r["policy"]) == (percent, JUDGED) for r in tree["adoption"]]
-            if both := _means_s([*compress(tree["adoption"], of)], part):
+            if both := _means_s(_rows(tree, percent, JUDGED), part):
                 was_s, is_s = both
                 points.append((percent, is_s / was_s))
         last.plot(*zip(*points, strict=True), marker="o", markersize=3, color=colour, label=part)

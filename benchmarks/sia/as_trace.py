@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from one_run import SIMULATOR, inside, silent
-from translation import on_two, packed
+from translation import measured
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import JobSpec
@@ -82,8 +82,8 @@ def rates(
             samples_per_s = application.get_throughput_with_accum(placement, work.batch)
             return max(0.0, float(samples_per_s)) / work.batch / slower
 
-        together = on(packed(work.gpus, pool.gpus))
-        spread = min(together, on(on_two(work.gpus))) if 1 < work.gpus <= pool.gpus else together
+        together, halved = measured(work.gpus, pool.gpus, on)
+        spread = together if halved is None else halved
         if together > 0:
             found[pool.gpu_type.lower()] = {str(work.gpus): [together, spread]}
     return found

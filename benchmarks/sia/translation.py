@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from hadar_slurm.core.broken_plan import check_plan
@@ -59,6 +60,17 @@ def packed(num_gpus: int, gpus_per_node: int) -> tuple[int, ...]:
 def on_two(num_gpus: int) -> tuple[int, ...]:
     """Return the GPUs on each node of a gang in two halves."""
     return (num_gpus - num_gpus // 2, num_gpus // 2)
+
+
+def measured(
+    num_gpus: int, gpus_per_node: int, on: Callable[[tuple[int, ...]], float]
+) -> tuple[float, float | None]:
+    """Return the steps/s of a gang on the fewest nodes, and in two halves if it fits on one."""
+    together = on(packed(num_gpus, gpus_per_node))
+    if not 1 < num_gpus <= gpus_per_node:
+        return together, None
+    # Not above the rate on one node, as noise of measurements may put it.
+    return together, min(together, on(on_two(num_gpus)))
 
 
 @dataclass
@@ -162,11 +174,8 @@ class Translation:
         for gpu_type, gpus in self.gpus_per_node.items():
             if size > gpus * self.num_nodes[gpu_type]:
                 continue
-            together = self.speed(info, gpu_type, packed(size, gpus))
-            spread: float | None = together
-            if 1 < size <= gpus:
-                # Not above the rate on one node, as noise of measurements may put it.
-                spread = min(together, self.speed(info, gpu_type, on_two(size))) or None
+            together, halved = measured(size, gpus, partial(self.speed, info, gpu_type))
+            spread = together if halved is None else halved or None
             rows[gpu_type, size] = GangThroughput(max(0.0, together), spread)
         return Throughputs.of(rows)
 

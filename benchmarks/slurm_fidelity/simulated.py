@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from hadar_slurm.core.cluster import Cluster, JobId, Node
 from hadar_slurm.core.job import JobSpec, Shape
@@ -95,21 +95,9 @@ class _WithLimits:
     specs: dict[JobId, JobSpec] = field(default_factory=dict, compare=False)
     keeps_limits: ClassVar[bool] = True
 
-    @property
-    def name(self) -> str:
-        return self.policy.name
-
-    @property
-    def splits_unevenly(self) -> bool:
-        return bool(getattr(self.policy, "splits_unevenly", False))
-
-    @property
-    def requeues(self) -> bool:
-        return bool(getattr(self.policy, "requeues", False))
-
-    @property
-    def cancels(self) -> bool:
-        return bool(getattr(self.policy, "cancels", False))
+    def __getattr__(self, name: str) -> Any:
+        """Return a property of the policy, such as whether it requeues."""
+        return getattr(self.policy, name)
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         jobs = [replace(job, spec=self._seen(job.spec)) for job in snapshot.jobs]

@@ -39,6 +39,7 @@ from hadar_slurm.lab.study.experiment import (
 from hadar_slurm.lab.study.figures import Result, waits_s
 from hadar_slurm.lab.traces.limits import LimitHabits, have_limits
 from hadar_slurm.lab.traces.model import RecordedTimes
+from hadar_slurm.lab.traces.restart import restart_words
 from hadar_slurm.lab.traces.speeds import TypeSpeed
 from hadar_slurm.policies.policy import DEFAULT_USER_SHARES, Policy
 from hadar_slurm.policies.registry import make_policy
@@ -180,7 +181,7 @@ class Cell:
         load = "" if workload.load is None else f" at {workload.load:g} %"
         seed = "" if workload.seed is None else f", seed {workload.seed}"
         rules = "" if self.settings.rules == "hadar" else f", {self.settings.rules} rules"
-        restart = f", restart {workload.restart} s"
+        restart = f", restart {restart_words(workload.restart)}"
         return f"{self.policy_name} on {workload.name}{load}{seed}{rules}{restart}"
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from hadar_slurm.lab.study.compare import Record
+from hadar_slurm.lab.traces.restart import restart_words
 
 HOUR_S = 3600.0
 # Labels that comparable runs have in common; results are averaged over seeds.
@@ -292,11 +293,10 @@ class ComparableRuns:
         """Return a description of the group."""
         labels = self.labels
         load = "" if labels["load"] is None else f" at {labels['load']:g} % load"
-        restart = str(labels["restart"])
-        restart += " s" if restart[-1:].isdigit() else "'s"
         return (
             f"{labels['trace']}{load}: {labels['jobs']} {'job' if labels['jobs'] == 1 else 'jobs'} "
-            f"on {labels['cluster']}, {labels['rules']} rules, restart {restart}"
+            f"on {labels['cluster']}, {labels['rules']} rules, "
+            f"restart {restart_words(str(labels['restart']))}"
         )
 
 

@@ -31,6 +31,11 @@ class RestartCosts:
         return self.by_model[max(fits, key=len)] if fits else self.default_s
 
 
+def restart_words(costs: str) -> str:
+    """Return costs as they are written on the command line, with their unit unless a preset."""
+    return f"{costs}'s" if costs in PRESETS else f"{costs} s"
+
+
 def parse_restart_costs(text: str, what: str = "--restart-seconds") -> RestartCosts:
     """Return the costs in `30`, `30,ResNet-50=250,...` or a preset's name; `what` is for errors.
 

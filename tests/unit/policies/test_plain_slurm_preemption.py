@@ -10,7 +10,7 @@ from builders import EVEN, a_cluster, a_snapshot, a_spec, even, placed_by
 
 from hadar_slurm.core.broken_plan import check_plan
 from hadar_slurm.core.cluster import JobId, NodeName
-from hadar_slurm.core.job import Job
+from hadar_slurm.core.job import Job, JobSpec
 from hadar_slurm.core.lengths.durations import Durations
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
@@ -75,17 +75,22 @@ def test_without_preemption_no_plan_may_stop_a_job_that_cannot_be_checkpointed()
         check_plan(replace(a_snapshot("1xV100", low, even("2")), rules=GangRules()), plan)
 
 
-def two_jobs_of_qos(
-    *words: str, can_checkpoint: bool, settings: ExperimentSettings | None = None
-) -> Result:
-    """Return what becomes of 100 s of work when an urgent job of 50 s comes after 40 s."""
-    specs = [
+def specs_of_qos(*, can_checkpoint: bool) -> list[JobSpec]:
+    """Return a job of 100 s, and after 40 s an urgent one of 50 s."""
+    return [
         replace(
             a_spec(name, steps=steps, throughputs=EVEN, submitted_s=at_s),
             can_checkpoint=can_checkpoint, restart_cost_s=0.0, qos=qos,
         )
         for name, steps, at_s, qos in (("1", 100, 0.0, ""), ("2", 50, 40.0, "urgent"))
     ]  # fmt: skip
+
+
+def two_jobs_of_qos(
+    *words: str, can_checkpoint: bool, settings: ExperimentSettings | None = None
+) -> Result:
+    """Return what becomes of both jobs on one GPU."""
+    specs = specs_of_qos(can_checkpoint=can_checkpoint)
     policy = make_policy(":".join(("slurm", "bf_resolution=1s", *words)))
     settings = settings or ExperimentSettings(round_s=1.0)
     return run_experiment(specs, a_cluster("1xV100"), policy, settings)
@@ -138,11 +143,7 @@ def test_a_cancelled_job_is_not_learned_as_a_whole_one() -> None:
             super().end(job_id, unsized, service_s)
 
     policy = make_policy("slurm:bf_resolution=1s:qos=urgent=10:preempt=cancel")
-    specs = [
-        replace(a_spec(name, steps=steps, throughputs=EVEN, submitted_s=at_s), qos=qos,
-                can_checkpoint=False, restart_cost_s=0.0)
-        for name, steps, at_s, qos in (("1", 100, 0.0, ""), ("2", 50, 40.0, "urgent"))
-    ]  # fmt: skip
+    specs = specs_of_qos(can_checkpoint=False)
     world = CancellingBackend(a_cluster("1xV100"), specs, rules=rules_for(policy))
     known = SizesBackend(world, world, Noted())
     run_rounds(
