@@ -17,7 +17,9 @@ Whatever is claimed,
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
@@ -32,6 +34,11 @@ _LEAST_WEIGHT = 0.2
 _DAY_S, HALF_LIFE_DAYS = 86400.0, 30.0
 # A job that has done this many times the steps claimed outlives its claim; others may be saving.
 _OUTLIVED = 1.01
+# A run of this many times the time claimed outlives its claim, without a report that says so.
+# Starting takes time, and throughputs differ a little from those that were given.
+OUTLIVED = 1.5
+# Runs of less than this say nothing of a claim: most of the time they start.
+LEAST_RUN_S = 300.0
 # What is left of a time limit is at most this, also without one.
 _LONGEST_LIMIT_S = 1e9
 # More steps than this are never planned with.
@@ -126,7 +133,7 @@ class Credit:
             times + weight * (off - times),
             speeds + weight * (_log(speeds_off) - speeds),
             self.jobs + 1,
-            now_s,
+            max(now_s, self.at_s),
         )
 
     def factor(self, now_s: float) -> float:
@@ -163,6 +170,15 @@ class Credit:
         return found if found > AS_GOOD_AS_TRUE else 1.0
 
 
+class RunOnType(NamedTuple):
+    """A run on GPUs of a type, its time so far, and the least steps claimed meanwhile."""
+
+    began_s: float
+    steps: int
+    lasted_s: float
+    gpu_type: str
+
+
 @dataclass(frozen=True, slots=True)
 class Judged:
     """An ended job whose claim was compared with what it did."""
@@ -176,6 +192,11 @@ class Judged:
     # The largest factor, either way, by which a given throughput was off; 1 if none was given.
     speeds_off: float = 1.0
 
+    @property
+    def outlives(self) -> bool:
+        """Whether more was to be trained than was claimed."""
+        return self.lasted_s > OUTLIVED * self.claimed_s
+
 
 @dataclass
 class Credits:
@@ -185,6 +206,14 @@ class Credits:
     news: set[str] = field(default_factory=set)
     # The time of the round.
     now_s: float = 0.0
+    # Until when each user's ended jobs were counted before this hadard.
+    _until_s: Mapping[str, float] | None = None
+
+    def known_until_s(self, user: str) -> float:
+        """Return until when a user's ended jobs were counted before the first such call."""
+        if self._until_s is None:
+            self._until_s = {name: credit.at_s for name, credit in self.by_user.items()}
+        return self._until_s.get(user, 0.0)
 
     def of(self, user: str) -> Credit:
         """Return a user's credit."""
@@ -201,6 +230,13 @@ class Credits:
             for user, credit in sorted(self.by_user.items())
             if credit.factor(self.now_s) > 1 or credit.speeds_factor(self.now_s) > 1
         }
+
+    def judge(self, run: Judged, at_s: float, *, is_whole: bool) -> None:
+        """Count a run that has ended; one that is not whole never makes its user more credible."""
+        lasted_s = run.lasted_s
+        if not is_whole:
+            lasted_s = max(lasted_s, run.claimed_s * math.exp(self.of(run.user).log_off))
+        self.learn(run.user, run.claimed_s, lasted_s, at_s, speeds_off=run.speeds_off)
 
     def learn(
         self, user: str, claimed_s: float, lasted_s: float, now_s: float, *, speeds_off: float = 1.0

@@ -20,8 +20,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from hadar_slurm.core import throughput_model as model
-from hadar_slurm.core.claims import Credits, bounded_throughputs
-from hadar_slurm.core.cluster import GpuType, Node
+from hadar_slurm.core.claims import Credits, Judged, bounded_throughputs
+from hadar_slurm.core.cluster import GpuType, JobId, Node
 from hadar_slurm.core.gpu_types import (
     NO_TYPES,
     NOT_MEASURED,
@@ -165,6 +165,19 @@ class Estimator:
         speeds = [throughputs.on(gpu_type, description.gpus) for gpu_type in throughputs.gpu_types]
         slowest = min((speed for speed in speeds if speed > 0), default=_STEPS_A_SECOND)
         return max(1, round(description.limit_s * slowest))
+
+    def judged(self, asks: Description, user: str, job_id: JobId, gpu_type: str) -> Judged | None:
+        """Return a run on a type with the time claimed for it; None if that is unknown."""
+        if not (gpu_type and asks.steps):
+            return None
+        steps_per_s = self.throughputs(asks, user, [gpu_type]).on(gpu_type, asks.gpus)
+        if steps_per_s <= 0:
+            return None
+        given = {name.lower(): value for name, value in asks.throughputs.items()}
+        said = given.get(gpu_type, 0.0)
+        off = max(said / steps_per_s, steps_per_s / said) if said > 0 else 1.0
+        claimed_s = max(1.0, asks.steps / steps_per_s)
+        return Judged(job_id, user, asks.workload, claimed_s, 0.0, off)
 
     def counts_real_steps(self, description: Description, user: str) -> bool:
         """Return whether steps are those that a job reports, not a measure of time."""

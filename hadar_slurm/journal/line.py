@@ -138,7 +138,9 @@ def claim_facts(judged: Iterable[Judged], credits: Mapping[str, Credit]) -> Line
     for job in judged:
         numbers = [round(min(max(1.0, s), LAST_S)) for s in (job.claimed_s, job.lasted_s)]
         off = [_short(min(job.speeds_off, LAST_S))] if job.speeds_off > 1 else []
-        jobs.setdefault(job.user, {}).setdefault(job.workload, {})[job.job_id] = numbers + off
+        found = jobs.setdefault(job.user, {}).setdefault(job.workload, {})
+        # Of several runs of a job the longest is kept.
+        found[job.job_id] = max(found.get(job.job_id, [1, 0]), numbers + off, key=lambda n: n[1])
     believed = {
         user: {
             "times": _short(math.exp(credit.log_off)),

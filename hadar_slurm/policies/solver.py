@@ -11,14 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import highspy
 import numpy as np
-import pulp
 from numpy.typing import ArrayLike, NDArray
 
 from hadar_slurm.errors import SolverError, SolverTimeout
 from hadar_slurm.policies.policy import SolverLimits
+
+if TYPE_CHECKING:
+    import pulp
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -154,6 +157,8 @@ def solve(problem: pulp.LpProblem, limits: SolverLimits) -> bool:
 
     Raises SolverTimeout without a solution within the limit, SolverError for anything else.
     """
+    import pulp
+
     options = {"msg": False, "timeLimit": limits.time_limit_s, "gapRel": limits.gap}
     try:
         problem.solve(pulp.HiGHS(**options, **_SAME_EACH_TIME))

@@ -180,7 +180,7 @@ def _counted(counts: Counts) -> Iterator[Metric]:
     words = "Slurm's commands by what came of them."
     yield _counter("slurm_commands", words, commands, "command", "answer")
     judged = {name: counts.judged[name] for name in JUDGEMENTS}
-    words = "Ended jobs by the time that they took, against the time claimed."
+    words = "Judged jobs by the time that they took, against the time claimed."
     yield _counter("judged_claims", words, judged, "took")
     ended = counted(counts.ended.elements(), ENDS)
     yield _counter("ended_jobs", "Jobs that have ended.", ended, "state")

@@ -26,14 +26,14 @@ LIMITS = {
     "names of public classes that several modules define": 1,
     "functions of more than 45 lines": 6,
     "functions of more than 6 parameters": 8,
-    "files of more than 400 lines": 4,
-    "calls with more than 4 positional arguments": 99,
+    "files of more than 400 lines": 3,
+    "calls with more than 4 positional arguments": 98,
     "keys of hadar.yaml": 37,
-    "modules that hadard loads": 127,
-    "lines that hadard loads": 17_662,
-    "lines that hadard has loaded after a round of steer": 19_780,
+    "modules that hadard loads": 120,
+    "lines that hadard loads": 16_951,
+    "lines that hadard has loaded after a round of steer": 19_069,
 }
-MOST_LINES_OF_SLURM = 8_071
+MOST_LINES_OF_SLURM = 8_070
 
 TESTS = Path(__file__).parents[1]
 ONE_ROUND = [sys.executable, str(TESTS / "fakes" / "one_round.py")]

@@ -20,6 +20,7 @@ from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.engine.backend import Backend
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.errors import ConfigError, PolicyError
+from hadar_slurm.lab.study.fair_share import FairShareBackend
 from hadar_slurm.lab.study.figures import Result, RunTally, check_accounts, cpu_s
 from hadar_slurm.lab.traces.limits import have_limits
 from hadar_slurm.lab.traces.speeds import shipped_gpu_types
@@ -160,8 +161,11 @@ def _as_known(
 ) -> Backend:
     """Return the world as policies may know it."""
     known = _with_speeds(world, settings, claims)
+    is_slurms = getattr(policy, "keeps_limits", False)
+    if settings.rules == "hadar" and not is_slurms and any(spec.user for spec in world.jobs):
+        known = FairShareBackend(known, world.jobs)
     if settings.sizes == ORACLE:
-        if getattr(policy, "keeps_limits", False) or not have_limits(world.jobs):
+        if is_slurms or not have_limits(world.jobs):
             return known
         is_plain = getattr(policy, "is_plain", lambda _: False)
         return InTimeBackend(known, world, is_plain) if world.has_limits else known

@@ -112,6 +112,13 @@ def _speeds_times(v100: float, other: float) -> Callable[[JobSpec], UserClaim]:
     return claim
 
 
+def _fastest_only(spec: JobSpec) -> UserClaim:
+    types = spec.throughputs.gpu_types
+    fastest = max(types, key=lambda name: spec.throughputs.on(name, spec.num_gpus))
+    others = {name.lower() for name in types if name != fastest}
+    return replace(_true(spec), throughputs=spec.throughputs.without(others))
+
+
 # What a liar claims of a job. `slightly` is the control: how far figures move by mere chance when
 # hardly anything is changed.
 LIES: Mapping[str, Callable[[JobSpec], UserClaim]] = {
@@ -122,6 +129,8 @@ LIES: Mapping[str, Callable[[JobSpec], UserClaim]] = {
     "fast": _speeds_times(1e6, 1e6),
     "one type": _speeds_times(100.0, 0.01),
     "unmovable": lambda spec: replace(_true(spec), can_checkpoint=False),
+    "fastest type only": _fastest_only,
+    "fastest, unmovable": lambda spec: replace(_fastest_only(spec), can_checkpoint=False),
     "flood": _true,
 }
 

@@ -11,7 +11,7 @@ where that changes little, so that many ways can be compared in every decision:
   (`Resolution.growth`).
 * A change of type, and a start after a stop, cost the job's restart time; moves between nodes of a
   type are free, and every node is open to every job that may use its type.
-* Jobs that cannot move are inserted without prices (`insertion.py`).
+* Jobs that cannot move are inserted without prices, and waits count once (`insertion.py`).
 """
 
 from __future__ import annotations

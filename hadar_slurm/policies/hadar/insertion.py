@@ -1,14 +1,15 @@
-"""The plan of jobs that cannot move: each is inserted where it ends first, at the price of GPUs.
+"""The plan of jobs that cannot move: each is inserted where it waits, runs and costs least.
 
 A job that cannot move stays where it starts, so its type is chosen for good. In the order of the
 policy each job goes into the first hole of each type that is long enough for it, behind what runs
 and what was inserted before, and takes the type with the least
 
-    wait + run time + price * GPUs * run time.
+    factor * wait + run time + price * GPUs * run time.
 
 So no job delays one before it, and what is idle before a gang begins goes to shorter jobs, as in
 conservative backfill (Mu'alem and Feitelson, IEEE TPDS 12(6), 2001); by the type on which it ends
-first it is list scheduling on unrelated machines (Ibarra and Kim, J. ACM 24(2), 1977).
+first it is list scheduling on unrelated machines (Ibarra and Kim, J. ACM 24(2), 1977). Waits count
+more than once since they become longer than planned: shorter jobs come meanwhile, and go before.
 
 The price is the dual one of Hadar (IPDPS'24: the payoff of a job is its utility less the price of
 its GPUs), computed from the jobs that wait, not from bounds on utilities. A job that holds a share
@@ -42,6 +43,8 @@ from hadar_slurm.policies.hadar.kinds import Kinds
 # GPUs are reserved and priced for at most this number of jobs, as by bf_max_job_test of Slurm.
 _MOST_JOBS = 200
 _EXACT_S = 3600.0  # up to here the times of releases are exact
+# What a second of waiting counts, beside one of run time.
+_WAIT_FACTOR = 1.5
 
 
 class FreedGpus(NamedTuple):
@@ -286,7 +289,8 @@ class Insertion:
             start_s = table.first_s(job, gpu_type, lasts_s, from_s)
         prices = self.prices.get(job.job_id)
         price = prices[index] * kind.num_gpus if prices else 0.0
-        cost_s = start_s + lasts_s * (1.0 + price) + _lost_s(job, kind.speeds[index])
+        cost_s = _WAIT_FACTOR * start_s + lasts_s * (1.0 + price)
+        cost_s += _lost_s(job, kind.speeds[index])
         place = _Place(cost_s, start_s, lasts_s, gpu_type, held_s=held_s)
         return place if start_s < math.inf and not (only_now and start_s > 0) else None
 

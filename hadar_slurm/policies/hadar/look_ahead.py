@@ -38,7 +38,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import truediv
 
-from hadar_slurm.core.cluster import JobId, TypeIndex
+from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.policies.hadar.forward_play import Play, PlayedJob, Pools, Resolution
 from hadar_slurm.policies.hadar.history import History
@@ -182,8 +182,7 @@ class View:
 
     def play(self, way: Way, pace: Resolution) -> tuple[Outlook | None, list[PlayedJob], int]:
         """Return a way's outlook, None if the steps did not suffice; the jobs; the steps taken."""
-        decided = dict(way.decided)
-        jobs = [self._played(job, way, decided.get(job.job_id)) for job in self.jobs]
+        jobs = [self._played(job, way) for job in self.jobs]
         jobs += self._coming(way)
         now_s = self.kinds.allocator.snapshot.now_s
         horizon_s = self.horizon.ends_s - now_s if self.horizon else 0.0
@@ -229,8 +228,8 @@ class View:
             draw_arrivals(coming, (job for _, job in expected))
         return coming
 
-    def _played(self, job: Job, way: Way, decided: TypeIndex | None) -> PlayedJob:
-        """Return a job as it is now; `decided`: the type on which it goes first."""
+    def _played(self, job: Job, way: Way) -> PlayedJob:
+        """Return a job as it is now."""
         allocator, kind, spec = self.kinds.allocator, self.kinds.of(job), job.spec
         played = self._expected(min(0.0, spec.submitted_s - allocator.snapshot.now_s), job, way)
         believed_s = played.left_s = job.steps_left / kind.best
@@ -239,8 +238,6 @@ class View:
             played.alone_s = job.progress.steps_done / kind.best + played.left_s
         played.has_run = job.phase is Phase.RUNNING or job.progress.steps_done > 0
         played.is_promoted = job.job_id in way.promoted
-        if decided in kind.by_speed:
-            played.is_promoted, played.own_types = True, (decided,)
         if job.phase is not Phase.QUEUED and job.allocation:
             self._hold(played, job)
         if self.horizon and way.critical_first and believed_s > 0:
@@ -307,13 +304,11 @@ def choose(
     incumbent: Way | None,
     round_s: float,
     *,
-    decided: frozenset[tuple[JobId, TypeIndex]] = frozenset(),
     is_news: bool = True,
 ) -> tuple[Way, float, int]:
     """Return the best way, the seconds until its last end, and the number of ways played.
 
-    `decided`: the jobs that the primal-dual decision runs now, and their types. `is_news`: whether
-    jobs have come since the incumbent was chosen.
+    `is_news`: whether jobs have come since the incumbent was chosen.
     """
     trial = _Trial(view, round_s)
     if incumbent:
@@ -329,8 +324,6 @@ def choose(
     trial.play(first, *([Way(critical_first=True)] if knows else []), *others)
     if view.is_end and knows:
         trial.play(Way(typing=Typing.REGRET, critical_first=True))
-    if decided:
-        trial.play(*(replace(way, decided=decided) for way in trial.best(bases)[:1]))
     if knows:
         for way in trial.best(bases):
             trial.play(*(replace(way, promoted=jobs) for jobs in trial.last_jobs(way)))

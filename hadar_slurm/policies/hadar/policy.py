@@ -7,7 +7,7 @@ the others the rule for order and types (`ways.py`) is used that does best when 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
@@ -22,24 +22,17 @@ from hadar_slurm.placement.node_assignment import assign_nodes
 from hadar_slurm.policies.hadar.history import History
 from hadar_slurm.policies.hadar.insertion import Insertion, non_preemptible
 from hadar_slurm.policies.hadar.kinds import JobKind, Kinds
-from hadar_slurm.policies.hadar.knapsack import Item, refit
 from hadar_slurm.policies.hadar.look_ahead import View, WayInUse, choose, is_due
 from hadar_slurm.policies.hadar.makespan_lp import Demand, Horizon, find_horizon
 from hadar_slurm.policies.hadar.shares import IMMOVABLE, Leads, Shares
 from hadar_slurm.policies.hadar.short_waits import take_back_slow_starts
 from hadar_slurm.policies.hadar.type_sharing import share_types, worths
 from hadar_slurm.policies.hadar.ways import BY_WORK, NOWHERE, OVERDUE, AsPlanned, Typing, Way
-from hadar_slurm.policies.hadar_paper.policy import HadarPaper
 from hadar_slurm.policies.policy import DEFAULT_USER_SHARES, PolicyOptions, SolverLimits, open_gpus
 
 # The program is solved again after this time if jobs came or went, and after this share of the
 # horizon even if none did, since plan and progress drift apart.
 _RENEW_S, _RENEW_SHARE = 1800.0, 0.02
-# Jobs may be exchanged to use idle GPUs if at most this share of their worth is lost.
-_WORTH_TO_TRADE = 0.005
-_URGENT = 1e6  # the worth of a critical or overdue job: above that of any other
-# The primal-dual decision is a candidate for at most this many jobs, and in these limits.
-_MOST_DECIDED, _DECIDED_TIME_S, _DECIDED_GAP = 200, 0.3, 0.01
 # A round ends early, after this share of its length, where that spares a job without GPUs this many
 # times its time left.
 _LEAST_ROUND, _TIMES_TOO_LONG = 1 / 3, 4.0
@@ -82,10 +75,10 @@ class Hadar:
         choice, num_ways = self._choice(kinds, able, horizon, memory.choice, history)
         way = choice.way if choice else Way()
         shares = Shares.of(kinds, able, self.user_shares, memory.leads)
-        queue = _Ranking(kinds, horizon, way, dict(way.decided), shares).queue()
+        queue = _Ranking(kinds, horizon, way, shares).queue()
         immovable = {job.job_id for job in allocator.jobs if non_preemptible(allocator, job)}
         selection = _TypeSelection(kinds, queue, immovable, way)
-        refits = selection.run()
+        selection.run()
         _reserve(allocator, queue, selection.chosen, immovable)
         if any(job.job_id in immovable for job in assign_nodes(allocator)):
             left = immovable - allocator.placed.keys()
@@ -95,7 +88,7 @@ class Hadar:
         late = take_back_slow_starts(allocator, movable)
         if late:
             allocator.fill(job for job in movable if job.job_id not in late)
-        figures = {"solved": float(is_new), "refitted": float(refits)}
+        figures = {"solved": float(is_new)}
         if horizon:
             figures["horizon_s"] = horizon.ends_s - snapshot.now_s
             for gpu_type, price in zip(allocator.gpu_types, horizon.prices, strict=True):
@@ -108,7 +101,7 @@ class Hadar:
     def _inserted(self, kinds: Kinds, able: Sequence[Job], memory: Memory) -> Plan:
         """Return the plan where no job can move: shortest service first (insertion.py)."""
         shares = Shares.of(kinds, able, self.user_shares, memory.leads)
-        queue = _Ranking(kinds, horizon=None, way=Way(), decided={}, shares=shares).queue()
+        queue = _Ranking(kinds, horizon=None, way=Way(), shares=shares).queue()
         jobs = [e.job for e in queue if e.types and e.job.phase is Phase.QUEUED]
         insertion = Insertion(kinds, jobs)
         waits, first = insertion.start(), insertion.prices.get(jobs[0].job_id, ()) if jobs else ()
@@ -134,26 +127,8 @@ class Hadar:
         view = View.of(kinds, jobs, history, horizon)
         ids = frozenset(job.job_id for job in jobs)
         incumbent, is_news = (known.way, not ids <= known.jobs) if known else (None, True)
-        decided = self._decided(kinds.allocator, len(jobs))
-        way, span_s, num_ways = choose(view, incumbent, round_s, decided=decided, is_news=is_news)
+        way, span_s, num_ways = choose(view, incumbent, round_s, is_news=is_news)
         return WayInUse(way, now_s, ids, span_s, expects), num_ways
-
-    def _decided(self, allocator: Allocator, num_jobs: int) -> frozenset[tuple[JobId, TypeIndex]]:
-        """Return what `hadar-paper` would run now, and on which types; nothing of many jobs."""
-        if num_jobs > _MOST_DECIDED:
-            return frozenset()
-        rules = replace(allocator.snapshot.rules, may_mix_types=False)
-        limits = SolverLimits(
-            min(_DECIDED_TIME_S, self.limits.time_limit_s), max(_DECIDED_GAP, self.limits.gap)
-        )
-        snapshot = replace(allocator.snapshot, rules=rules)
-        plan = HadarPaper(limits=limits).plan(snapshot, allocator.round)
-        found = set()
-        for job_id, allocation in plan.allocations:
-            types = {slot.gpu_type for gang in allocation.gangs for slot, _ in gang.slots}
-            if len(types) == 1:
-                found.add((job_id, allocator.gpu_types.index(types.pop())))
-        return frozenset(found)
 
     def _horizon(
         self, kinds: Kinds, able: Sequence[Job], known: Horizon | None
@@ -230,7 +205,6 @@ class _Ranking:
     kinds: Kinds
     horizon: Horizon | None
     way: Way
-    decided: Mapping[JobId, TypeIndex]
     shares: Shares | None = None
 
     def queue(self) -> list[_Entry]:
@@ -251,7 +225,6 @@ class _Ranking:
         counts = not (shares and shares.goes_by_limit(job))
         stays_s = spec.restart_cost_s if job.phase is Phase.RUNNING else 0.0
         types = self.kinds.types(kind, way.typing)
-        decided = self.decided.get(job.job_id)
         had_s = job.progress.service_gpu_s / spec.num_gpus
         waited_s = allocator.snapshot.now_s - spec.submitted_s - had_s
         if waited_s > _LONGEST_WAIT_S + _LONGEST_WAIT_TIMES * spec.total_steps / kind.best:
@@ -272,8 +245,6 @@ class _Ranking:
             if critical:
                 return _Entry(*critical, tie_break, job, self._own_first(job, kind, its), left_s)
         is_promoted = counts and job.job_id in way.promoted
-        if counts and decided in kind.by_speed:
-            is_promoted, types = True, (decided,)
         weight = way.weight(job)
         if shares and spec.user and not spec.can_checkpoint:
             weight *= IMMOVABLE
@@ -318,7 +289,7 @@ def _next_round_s(allocator: Allocator, queue: Sequence[_Entry]) -> float | None
 
 
 class _TypeSelection:
-    """Chooses a GPU type for each job of the queue, in three passes."""
+    """Chooses a GPU type for each job of the queue, in two passes."""
 
     def __init__(
         self, kinds: Kinds, queue: Sequence[_Entry], immovable: Set[JobId], way: Way
@@ -329,10 +300,9 @@ class _TypeSelection:
         # The type of each entry.
         self.chosen: list[TypeIndex | None] = [None] * len(queue)
 
-    def run(self) -> int:
-        """Make the passes; return on how many types a better fit was found."""
+    def run(self) -> None:
+        """Make the passes."""
         self._share_types(self._in_order())
-        return sum(self._refit(index) for index, free in enumerate(self._room) if free > 0)
 
     def _take(self, position: int, types: Sequence[TypeIndex]) -> TypeIndex | None:
         """Give an entry the first of `types` with room."""
@@ -346,7 +316,7 @@ class _TypeSelection:
     def _in_order(self) -> list[int]:
         """Serve the queue in order; return the positions left for `_share_types`.
 
-        A non-preemptible job takes the type on which it ends first. Where types go by regret, jobs
+        A non-preemptible job takes the type on which it is inserted. Where types go by regret, jobs
         ranked by remaining work are left for `_share_types`, and only their number of GPUs is
         reserved; the forecast ignores them, since they may migrate.
         """
@@ -392,25 +362,6 @@ class _TypeSelection:
             lambda at, gpu_type: self._take(positions[at], [gpu_type]) is not None,
             lambda gpu_type: not self._room[gpu_type],
         )
-
-    def _refit(self, index: TypeIndex) -> bool:
-        """Use idle GPUs of a type by exchanging preemptible jobs (knapsack.py)."""
-        taken, waiting = [], []
-        for position, (rank, _, _, job, types, left_s) in enumerate(self._queue):
-            own, is_shortest = self.chosen[position], rank == BY_WORK
-            if job.job_id in self._immovable:
-                continue
-            # The share of the job done per second; more than any for critical and overdue jobs.
-            worth = 1.0 / max(left_s, 1e-3) if is_shortest else _URGENT
-            if own == index and is_shortest:
-                taken.append(Item(position, job.spec.num_gpus, worth))
-            elif own is None and index in types:
-                waiting.append(Item(position, job.spec.num_gpus, worth))
-        better = refit(taken, waiting, self._room[index], _WORTH_TO_TRADE)
-        if better is not None:
-            for item in (*taken, *waiting):
-                self.chosen[item.position] = index if item.position in better else None
-        return better is not None
 
 
 def make(options: PolicyOptions) -> Hadar:

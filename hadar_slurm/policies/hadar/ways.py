@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from hadar_slurm.core.cluster import JobId, TypeIndex
+from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job
 
 # A job is critical when its planned time is this share of what is left of the horizon. One that
@@ -72,8 +73,6 @@ class Way:
     urgency: float = 0.5
     # Jobs that go before all others, the longest first.
     promoted: frozenset[JobId] = frozenset()
-    # Jobs that go first as well, each on a type: those that the primal-dual decision runs.
-    decided: frozenset[tuple[JobId, TypeIndex]] = frozenset()
     # Whether the critical jobs of the makespan program go first, on the types planned for them.
     critical_first: bool = False
 
@@ -81,7 +80,7 @@ class Way:
         """Return the factor on a job's time left, by its gang and its user's fair share."""
         weight = float(job.spec.num_gpus**self.exponent)
         if job.fair_share is not None:
-            weight /= fair_weight(job.fair_share)
+            weight /= math.sqrt(fair_weight(job.fair_share))
         return weight
 
     def rank(

@@ -2,10 +2,11 @@
 
 A job's reports are its owner's words as well. So a job that reports nothing, or too little, comes
 as far as its run time says, once that is well beyond the claim; and how far an owner's claims were
-off (`core.claims.Credit`) is learned from the run times of jobs that Slurm has completed.
+off (`core.claims.Credit`) is learned from the run times of jobs that have ended.
 
 A run counts once Slurm shows its end, whatever its final state, since it held GPUs for that time.
-Only the last run of a requeued job is known, so such jobs say nothing.
+What a requeued job trained before is not known, nor what one that did not complete had left. So
+each of their runs can show that a claim was too small, by outliving it, and never that it was true.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
-from hadar_slurm.core.claims import Judged, believed_steps
+from hadar_slurm.core.claims import LEAST_RUN_S, OUTLIVED, Judged, RunOnType, believed_steps
 from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.core.job import JobSpec, SizeBelief
 from hadar_slurm.core.learned_sizes import EndedJob, EndedJobs, learned_steps
@@ -23,19 +23,15 @@ from hadar_slurm.core.type_failures import Unsized
 from hadar_slurm.jobspec.estimator import Estimator, work_of
 from hadar_slurm.slurm.jobs.seen import SeenJob
 
-# A run of this many times the time claimed outlives its claim, without a report that says so.
-# Starting takes time, and throughputs differ a little from those that were given.
-_OUTLIVED = 1.5
-# Runs of less than this say nothing: most of the time they start.
-_LEAST_S = 300.0
-
 
 @dataclass
 class ClaimChecks:
     """Remembers which of the ended jobs it has counted, also those of a hadard before it."""
 
     estimator: Estimator
-    _counted: set[JobId] = field(default_factory=set)
+    # The runs that were counted, by job and start; by job, the run that goes on.
+    _counted: set[tuple[JobId, float]] = field(default_factory=set)
+    _running: dict[JobId, RunOnType] = field(default_factory=dict)
     _judged: list[Judged] = field(default_factory=list)
 
     def take_judged(self) -> list[Judged]:
@@ -52,7 +48,7 @@ class ClaimChecks:
         done = float(seen.report.steps_done) if seen.report else 0.0
         left_s = max(0.0, (seen.limit_s or math.inf) - ran_s)
         by_time = ran_s * seen.gang.throughput(speeds) if seen.gang and ran_s else 0.0
-        done = max(done, by_time if by_time > _OUTLIVED * claimed else 0.0)
+        done = max(done, by_time if by_time > OUTLIVED * claimed else 0.0)
         times = self.estimator.credits.of(user).factor(seen.now_s)
         fastest = speeds.best(speeds.gpu_types, spec.num_gpus)
         total, doubt = believed_steps(claimed, done, left_s, fastest, times=times)
@@ -70,40 +66,42 @@ class ClaimChecks:
         left_s = max(0.0, (seen.limit_s or math.inf) - seen.ran_s)
         return self.estimator.credits.of(seen.row.user).limit_left_s(left_s, seen.now_s)
 
-    @cached_property
-    def _counted_until_s(self) -> dict[str, float]:
-        """Until when a former hadard has counted each user's ended jobs, as known at the start."""
-        return {user: credit.at_s for user, credit in self.estimator.credits.by_user.items()}
+    def see(self, seen: SeenJob, gpu_type: str) -> None:
+        """Learn from a run that has ended, and from one that ended as its job was requeued."""
+        row, credits = seen.row, self.estimator.credits
+        run = self._running.get(row.key)
+        if run and run.began_s != row.started_s:
+            self._learn(seen, run, credits.now_s)
+            run = None
+        lasted_s = seen.ran_s if row.is_live else row.ended_s - row.started_s
+        # Owners may change what they claim meanwhile: the least counts.
+        steps = min(filter(None, (run and run.steps, seen.description.steps)), default=0)
+        found = RunOnType(row.started_s, steps, lasted_s, gpu_type)
+        if row.is_live:
+            if row.state == "RUNNING" and steps and gpu_type:
+                self._running[row.key] = found
+        elif row.started_s and row.ended_s > credits.known_until_s(row.user):
+            is_whole = row.state == "COMPLETED" and not row.restarts
+            self._learn(seen, found, row.ended_s, is_whole=is_whole)
 
-    def see_ended(self, seen: SeenJob, gpu_type: str) -> None:
-        """Learn from a job that Slurm shows as completed, of which all runs but one are known."""
-        row, description = seen.row, seen.description
-        lasted_s = row.ended_s - row.started_s
-        if (
-            row.key in self._counted
-            or row.state != "COMPLETED"
-            or row.restarts
-            or not (gpu_type and row.started_s and description.steps)
-            or lasted_s < _LEAST_S
-            or row.ended_s <= self._counted_until_s.get(row.user, 0.0)
-        ):
+    def _learn(self, seen: SeenJob, run: RunOnType, at_s: float, *, is_whole: bool = False) -> None:
+        """Count a run, once; one that is not whole if it shows that the claim was too small."""
+        key = seen.key, run.began_s
+        self._running.pop(seen.key, None)
+        if key in self._counted or run.lasted_s < LEAST_RUN_S or not run.gpu_type:
             return
-        self._counted.add(row.key)
-        used = self.estimator.throughputs(description, row.user, [gpu_type])
-        steps_per_s = used.on(gpu_type, description.gpus)
-        if steps_per_s <= 0:
-            return
-        given = {name.lower(): value for name, value in description.throughputs.items()}
-        said = given.get(gpu_type, 0.0)
-        off = max(said / steps_per_s, steps_per_s / said) if said > 0 else 1.0
-        claimed_s = max(1.0, description.steps / steps_per_s)
-        self.estimator.credits.learn(row.user, claimed_s, lasted_s, row.ended_s, speeds_off=off)
-        job = Judged(row.key, row.user, description.workload, claimed_s, lasted_s, off)
-        self._judged.append(job)
+        self._counted.add(key)
+        asks = replace(seen.description, steps=run.steps)
+        found = self.estimator.judged(asks, seen.row.user, seen.key, run.gpu_type)
+        found = found and replace(found, lasted_s=run.lasted_s)
+        if found and (is_whole or found.outlives):
+            self.estimator.credits.judge(found, at_s, is_whole=is_whole)
+            self._judged.append(found)
 
     def keep(self, jobs: Collection[JobId]) -> None:
         """Forget all jobs but these."""
-        self._counted.intersection_update(jobs)
+        self._counted = {run for run in self._counted if run[0] in jobs}
+        self._running = {job: run for job, run in self._running.items() if job in jobs}
 
 
 # What ended and what trains counts after this time at the latest.

@@ -201,15 +201,16 @@ class Observer:
             if is_here and not seen.description.leaves:
                 self.reports.measure(seen)
             # Copies of a forked job end and restart one by one, each on another type.
-            if not seen.is_described or seen.description.copies > 1 or seen.is_pending:
+            if not seen.is_described or seen.description.copies > 1:
                 continue
             if seen.row.is_live:
                 self._outcomes.see_live(seen)
-                continue
-            self._outcomes.see_ended(seen, cluster)
+            else:
+                self._outcomes.see_ended(seen, cluster)
+            gpu_type = self._outcomes.type_of(seen.row)
             if is_here:
-                gpu_type = self._outcomes.type_of(seen.row)
-                self.checks.see_ended(seen, gpu_type)
+                self.checks.see(seen, gpu_type)
+            if is_here and not seen.row.is_live:
                 self._sizes.see_ended(seen, gpu_type, cluster.gpus_by_type)
         self._outcomes.keep(shown)
         self.checks.keep(shown)

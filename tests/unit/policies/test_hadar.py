@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
-import pytest
 from builders import ROUND, a_cluster, a_job, a_snapshot, placed_by, some_rates
 
 from hadar_slurm.core.job import Job
-from hadar_slurm.policies.hadar import policy as policy_module
 from hadar_slurm.policies.hadar.look_ahead import WayInUse
 from hadar_slurm.policies.hadar.policy import Hadar, Memory
 from hadar_slurm.policies.hadar.ways import AsPlanned, Typing, Way
-from hadar_slurm.policies.hadar_paper.policy import HadarPaper
 from hadar_slurm.policies.policy import SolverLimits
 from hadar_slurm.sim.backend import GAVEL_RULES
 
@@ -251,18 +252,16 @@ def test_who_runs_is_not_moved_for_a_small_advantage() -> None:
     assert plan("1xV100,1xK80,1xV100", long, here, other, way=way)["2"] == "n1:V100:1"
 
 
-def test_the_primal_dual_decision_is_made_in_a_third_of_a_second(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It is one candidate among many: no more time, no gangs of several types, shorter if asked."""
-    asked = []
-
-    def decision(limits: SolverLimits) -> HadarPaper:
-        asked.append(limits)
-        return HadarPaper(limits=limits)
-
-    monkeypatch.setattr(policy_module, "HadarPaper", decision)
-    jobs = [a_job(str(number), throughputs=V100) for number in range(3)]
-    for limits in (SolverLimits(), SolverLimits(0.1, 0.05)):
-        Hadar(limits=limits).plan(a_snapshot("2xV100", *jobs), ROUND)
-    assert asked == [SolverLimits(0.3, 0.01), SolverLimits(0.1, 0.05)]
+def test_hadard_loads_no_pulp_with_this_policy() -> None:
+    """A decision with jobs that can move solves the makespan program by HiGHS alone."""
+    decides = """
+import sys
+from builders import ROUND, a_job, a_snapshot, some_rates
+from hadar_slurm.policies.registry import make_policy
+jobs = [a_job(name, throughputs=some_rates(V100=10.0)) for name in "123"]
+plan = make_policy("hadar").plan(a_snapshot("2xV100", *jobs), ROUND)
+assert dict(plan.figures)["solved"] and "highspy" in sys.modules
+assert "pulp" not in sys.modules
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    subprocess.run([sys.executable, "-c", decides], check=True, env=environment)

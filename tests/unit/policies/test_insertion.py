@@ -1,4 +1,4 @@
-"""A non-preemptible job takes the type on which it ends first, the wait included."""
+"""A job that cannot move takes the type on which wait, run time and price are least."""
 
 from __future__ import annotations
 
@@ -176,9 +176,9 @@ def test_gpus_cost_what_those_behind_would_wait() -> None:
 
 
 def test_a_job_keeps_off_the_type_on_which_its_limit_would_end_it() -> None:
-    """It is believed to take 120 s to 170 s on a V100, free in 2,000 s, and 1,450 s on the K80."""
+    """It is believed to take 120 s to 170 s on a V100, free in 1,000 s, and 1,450 s on the K80."""
     ends = tuple(1.0 if where == 1 else 0.0 for where in range(NUM_BINS + 1))
-    runs = fixed("1", steps=20_000, on="n1:V100:1")
+    runs = fixed("1", steps=10_000, on="n1:V100:1")
     job = replace(fixed("2", steps=1450), belief=Belief(ends))
 
     def limited(limit_s: float, *nodes: str) -> Job:
@@ -189,6 +189,13 @@ def test_a_job_keeps_off_the_type_on_which_its_limit_would_end_it() -> None:
     assert "2" not in plan("1xV100,1xK80", runs, limited(1200.0))
     # Where it may run on no other, it is not kept waiting.
     assert plan("1xV100,1xK80", runs, limited(1200.0, "n2"))["2"] == "n2:K80:1"
+
+
+def test_waits_count_more_than_run_times() -> None:
+    """A wait of 1,000 s for a V100 is longer than what 1,450 steps take on a K80, and not 2,000."""
+    runs = fixed("1", steps=10_000, on="n1:V100:1")
+    assert plan("1xV100,1xK80", runs, fixed("2", steps=1450))["2"] == "n2:K80:1"
+    assert "2" not in plan("1xV100,1xK80", runs, fixed("2", steps=2000))
 
 
 def test_beyond_the_first_jobs_a_job_starts_where_it_delays_none(

@@ -167,19 +167,6 @@ def test_jobs_that_cannot_move_wait_for_the_type_on_which_they_end_first() -> No
     assert ends == [1000, 2000]
 
 
-def test_the_primal_dual_decision_goes_first_on_its_types() -> None:
-    """A job decided for a type takes it and goes first; one that cannot run there is as others."""
-    both, fast = some_rates(V100=10.0, K80=5.0), some_rates(V100=10.0, K80=0.0)
-    long, short = a_job("1", steps=9000, throughputs=both), a_job("2", steps=1000, throughputs=fast)
-    seen = view("1xV100,1xK80", long, short)
-    k80 = seen.kinds.allocator.gpu_types.index("K80")
-    decided = frozenset({(JobId("1"), k80), (JobId("2"), k80)})
-    way = Way(1.0, Typing.FASTEST, decided=decided)
-    jobs = seen.play(way, Resolution(10_000.0, 0.0))[1]
-    assert [(job.end_s, job.is_promoted) for job in jobs] == [(100.0, False), (1800.0, True)]
-    assert choose(seen, None, 360.0, decided=decided)[2] > choose(seen, None, 360.0)[2]
-
-
 def test_without_any_outlook_the_first_way_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also among jobs that cannot move, for which more ways are made of those played."""
     monkeypatch.setattr(look_ahead, "_MOST_STEPS", 0)

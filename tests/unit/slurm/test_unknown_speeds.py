@@ -250,6 +250,117 @@ def test_a_claim_is_judged_once(cluster: Cluster) -> None:
     assert backend.take_judged() == ([], {})
 
 
+@pytest.mark.parametrize("state", ["FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"])
+@pytest.mark.parametrize(("lasts_s", "times"), [(8000.0, 8.0), (1400.0, 1.0)])
+def test_a_job_that_outlives_its_claim_is_judged_however_it_ends(
+    cluster: Cluster, state: str, lasts_s: float, times: float
+) -> None:
+    """One that ends before it has outlived the claim says nothing: it might have trained on."""
+    backend = cluster.backend()
+    job = cluster.submit(steps=1000, throughputs={"v100": 1.0, "k80": 1.0})
+    seen(backend, job)
+    cluster.slurm.advance(lasts_s)
+    cluster.slurm.end(job, state)
+    for _ in range(2):
+        cluster.slurm.advance(60.0)
+        backend.observe()
+    judged, credits = backend.take_judged()
+    assert [each.job_id for each in judged] == [str(job.number)] * (times > 1)
+    found = [credit.factor(cluster.slurm.now_s) for credit in credits.values()]
+    assert found == ([pytest.approx(times, rel=0.05)] if times > 1 else [])
+
+
+@pytest.mark.parametrize("last", ["COMPLETED", "CANCELLED", "PENDING"])
+def test_a_run_that_outlives_its_claim_is_judged_when_it_is_requeued(
+    cluster: Cluster, last: str
+) -> None:
+    """So is each such run of a job: two of them, if the last outlives the claim as well."""
+    backend = cluster.backend()
+    job = cluster.submit(steps=1000, throughputs={"v100": 1.0, "k80": 1.0})
+    seen(backend, job)
+    cluster.slurm.advance(7000.0)
+    seen(backend, job)
+    cluster.slurm.advance(100.0)
+    cluster.slurm.requeue(job, hold=last == "PENDING")
+    backend.observe()
+    cluster.slurm.advance(120.0)
+    backend.observe()
+    [judged], credits = backend.take_judged()
+    assert judged.lasted_s == pytest.approx(7000.0, rel=0.05)
+    [credit] = credits.values()
+    assert credit.factor(cluster.slurm.now_s) == pytest.approx(7.0, rel=0.05)
+    if last != "PENDING":
+        cluster.slurm.advance(3000.0)
+        seen(backend, job)
+        cluster.slurm.end(job, last)
+        cluster.slurm.advance(60.0)
+        backend.observe()
+        [judged], _ = backend.take_judged()
+        assert judged.lasted_s == pytest.approx(3000.0, rel=0.1)
+        backend.observe()
+        assert backend.take_judged()[0] == []
+
+
+def failed_after(cluster: Cluster, backend: SlurmBackend, job: FakeJob, seconds: float) -> None:
+    """Let a job run for a time, and fail."""
+    cluster.slurm.advance(60.0)
+    backend.observe()
+    cluster.slurm.advance(seconds - 60.0)
+    cluster.slurm.end(job, "FAILED")
+    cluster.slurm.advance(60.0)
+    backend.observe()
+
+
+def test_each_run_is_judged_once_also_if_the_job_is_requeued_after_it_has_ended(
+    cluster: Cluster,
+) -> None:
+    """The second run of a job that its owner requeues then is judged as well."""
+    backend = cluster.backend()
+    job = cluster.submit(steps=1000, throughputs={"v100": 1.0, "k80": 1.0})
+    failed_after(cluster, backend, job, 2000.0)
+    assert [round(run.lasted_s, -2) for run in backend.take_judged()[0]] == [2000.0]
+    cluster.slurm.requeue(job, hold=False)
+    for _ in range(3):
+        cluster.slurm.advance(60.0)
+        backend.observe()
+    assert backend.take_judged()[0] == []
+    failed_after(cluster, backend, job, 5000.0)
+    [judged], credits = backend.take_judged()
+    assert round(judged.lasted_s, -3) == 5000.0
+    assert [credit.jobs for credit in credits.values()] == [2]
+
+
+def test_the_least_that_is_claimed_of_a_run_counts(cluster: Cluster) -> None:
+    """An owner who starts first by a small claim, and corrects it later, is believed less."""
+    backend = cluster.backend()
+    given = {"v100": 1.0, "k80": 1.0}
+    job = cluster.submit(steps=100, throughputs=given)
+    backend.observe()
+    asked: dict[str, object] = {"limit_s": LIMIT_S, "gpus": 2, "workload": "job:train.sh"}
+    job.comment = encode(Description(**asked, steps=10_000, throughputs=given))  # type: ignore[arg-type]
+    cluster.slurm.advance(10_100.0)
+    backend.observe()
+    [judged], credits = backend.take_judged()
+    assert judged.claimed_s == 100.0
+    assert next(iter(credits.values())).factor(cluster.slurm.now_s) == pytest.approx(100.0, rel=0.1)
+
+
+def test_a_run_that_was_cut_makes_no_user_more_credible(cluster: Cluster) -> None:
+    """After one job of ten times its claim, failures at 1.6 times keep the factor of ten."""
+    backend, given = cluster.backend(), {"v100": 1.0, "k80": 1.0}
+    first = cluster.submit(steps=1000, throughputs=given)
+    seen(backend, first)
+    cluster.slurm.advance(10_100.0)
+    backend.observe()
+    for _ in range(3):
+        job = cluster.submit(steps=1000, throughputs=given)
+        failed_after(cluster, backend, job, 1650.0)
+    _, credits = backend.take_judged()
+    [credit] = credits.values()
+    assert credit.jobs == 4
+    assert credit.factor(cluster.slurm.now_s) == pytest.approx(10.0, rel=0.05)
+
+
 def test_wrong_throughputs_fade(cluster: Cluster) -> None:
     """After a year without jobs they count as given again."""
     backend = cluster.backend()
