@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
@@ -119,19 +118,28 @@ class Credit:
     at_s: float = 0.0
 
     def after(
-        self, claimed_s: float, lasted_s: float, now_s: float, *, speeds_off: float = 1.0
+        self,
+        claimed_s: float,
+        lasted_s: float,
+        now_s: float,
+        *,
+        speeds_off: float = 1.0,
+        is_whole: bool = True,
     ) -> Credit:
         """Return the credit after a job: its time alone as claimed, and as it was found to be.
 
-        `speeds_off`: the largest factor, either way, by which a given throughput was off.
+        `speeds_off`: the largest factor, either way, by which a given throughput was off. A run
+        that is not whole shows only that a claim was too small, and lowers no factor.
         """
-        off = _log(lasted_s / max(claimed_s, 1e-300))
+        off, speed_off = _log(lasted_s / max(claimed_s, 1e-300)), _log(speeds_off)
         weight = max(_LEAST_WEIGHT, 1.0 / (self.jobs + 1))
         kept = _kept(max(0.0, now_s - self.at_s) / _DAY_S)
         times, speeds = self.log_off * kept, self.speeds_off * kept
+        if not is_whole:
+            off, speed_off = max(off, times), max(speed_off, speeds)
         return Credit(
             times + weight * (off - times),
-            speeds + weight * (_log(speeds_off) - speeds),
+            speeds + weight * (speed_off - speeds),
             self.jobs + 1,
             max(now_s, self.at_s),
         )
@@ -170,18 +178,9 @@ class Credit:
         return found if found > AS_GOOD_AS_TRUE else 1.0
 
 
-class RunOnType(NamedTuple):
-    """A run on GPUs of a type, its time so far, and the least steps claimed meanwhile."""
-
-    began_s: float
-    steps: int
-    lasted_s: float
-    gpu_type: str
-
-
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """An ended job whose claim was compared with what it did."""
+    """A run that was compared with what was claimed of its job."""
 
     job_id: JobId
     user: str
@@ -206,14 +205,14 @@ class Credits:
     news: set[str] = field(default_factory=set)
     # The time of the round.
     now_s: float = 0.0
-    # Until when each user's ended jobs were counted before this hadard.
+    # Until when each user's runs were counted before this hadard.
     _until_s: Mapping[str, float] | None = None
 
-    def known_until_s(self, user: str) -> float:
-        """Return until when a user's ended jobs were counted before the first such call."""
+    def known_until_s(self) -> Mapping[str, float]:
+        """Return until when each user's runs were counted before the first such call."""
         if self._until_s is None:
-            self._until_s = {name: credit.at_s for name, credit in self.by_user.items()}
-        return self._until_s.get(user, 0.0)
+            self._until_s = {user: credit.at_s for user, credit in self.by_user.items()}
+        return self._until_s
 
     def of(self, user: str) -> Credit:
         """Return a user's credit."""
@@ -231,19 +230,26 @@ class Credits:
             if credit.factor(self.now_s) > 1 or credit.speeds_factor(self.now_s) > 1
         }
 
-    def judge(self, run: Judged, at_s: float, *, is_whole: bool) -> None:
-        """Count a run that has ended; one that is not whole never makes its user more credible."""
-        lasted_s = run.lasted_s
-        if not is_whole:
-            lasted_s = max(lasted_s, run.claimed_s * math.exp(self.of(run.user).log_off))
-        self.learn(run.user, run.claimed_s, lasted_s, at_s, speeds_off=run.speeds_off)
+    def judge(self, run: Judged, at_s: float, *, is_whole: bool = True) -> None:
+        """Count a run that has ended (`Credit.after`)."""
+        self.by_user[run.user] = self.of(run.user).after(
+            run.claimed_s, run.lasted_s, at_s, speeds_off=run.speeds_off, is_whole=is_whole
+        )
+        self.news.add(run.user)
 
     def learn(
         self, user: str, claimed_s: float, lasted_s: float, now_s: float, *, speeds_off: float = 1.0
     ) -> None:
-        """Count a job that has ended (`Credit.after`)."""
-        self.by_user[user] = self.of(user).after(claimed_s, lasted_s, now_s, speeds_off=speeds_off)
-        self.news.add(user)
+        """Count a job that has ended."""
+        run = Judged(
+            JobId(""),
+            user=user,
+            workload="",
+            claimed_s=claimed_s,
+            lasted_s=lasted_s,
+            speeds_off=speeds_off,
+        )
+        self.judge(run, now_s)
 
 
 _NEW = Credit()

@@ -130,17 +130,18 @@ def _job(job: Job) -> Line:
 
 
 def claim_facts(judged: Iterable[Judged], credits: Mapping[str, Credit]) -> Line:
-    """Return what a line has of claims: ended jobs that were judged, and users believed less.
+    """Return what a line has of claims: the runs that were judged, and users believed less.
 
-    A credit changes only when a job is judged: what has faded since is left to readers.
+    A credit changes only when a run is judged: what has faded since is left to readers.
     """
     jobs: Line = {}
     for job in judged:
         numbers = [round(min(max(1.0, s), LAST_S)) for s in (job.claimed_s, job.lasted_s)]
         off = [_short(min(job.speeds_off, LAST_S))] if job.speeds_off > 1 else []
         found = jobs.setdefault(job.user, {}).setdefault(job.workload, {})
-        # Of several runs of a job the longest is kept.
-        found[job.job_id] = max(found.get(job.job_id, [1, 0]), numbers + off, key=lambda n: n[1])
+        # Of several runs of a job the one that was furthest off is kept.
+        known = found.get(job.job_id, [1, 0])
+        found[job.job_id] = max(known, numbers + off, key=lambda n: n[1] / n[0])
     believed = {
         user: {
             "times": _short(math.exp(credit.log_off)),

@@ -47,7 +47,7 @@ def snapshot_of(line: Line) -> Snapshot:
 
 
 def judged_of(line: Line) -> list[Judged]:
-    """Return the ended jobs whose claims were judged in a round; ValueError for wrong numbers."""
+    """Return the runs that were judged in a round; ValueError for wrong numbers."""
     return [
         Judged(JobId(job), user, workload, *map(_positive, numbers))
         for user, workloads in line.get("judged", {}).items()

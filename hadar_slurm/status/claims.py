@@ -154,8 +154,9 @@ class ClaimsSeen:
         """Add the claims of a line; the users who are believed less are those of all modes."""
         judged, self._credits = list(judged), credits
         self.news = [job for job in judged if job.job_id not in self._judged]
-        for job in judged:
-            self._judged[job.job_id] = job
+        for job in judged:  # of several runs of a job the one that was furthest off
+            known = self._judged.get(job.job_id, job)
+            self._judged[job.job_id] = max(known, job, key=lambda run: run.lasted_s / run.claimed_s)
         while self.most is not None and len(self._judged) > self.most:
             del self._judged[next(iter(self._judged))]
 

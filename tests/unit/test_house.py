@@ -29,11 +29,11 @@ LIMITS = {
     "files of more than 400 lines": 3,
     "calls with more than 4 positional arguments": 98,
     "keys of hadar.yaml": 37,
-    "modules that hadard loads": 120,
-    "lines that hadard loads": 16_951,
-    "lines that hadard has loaded after a round of steer": 19_069,
+    "modules that hadard loads": 121,
+    "lines that hadard loads": 17_058,
+    "lines that hadard has loaded after a round of steer": 19_176,
 }
-MOST_LINES_OF_SLURM = 8_070
+MOST_LINES_OF_SLURM = 8_058
 
 TESTS = Path(__file__).parents[1]
 ONE_ROUND = [sys.executable, str(TESTS / "fakes" / "one_round.py")]

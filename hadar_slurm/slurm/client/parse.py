@@ -44,6 +44,7 @@ HOLDING_STATES = frozenset(
 FAILED_STATES = frozenset(
     "BOOT_FAIL DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY TIMEOUT PREEMPTED REVOKED".split()
 )
+ENDED_STATES = FAILED_STATES | {"COMPLETED", "CANCELLED"}
 
 _OPEN_STATES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 # Flags of a node that Slurm has powered down, and powers up for a job.

@@ -2,41 +2,41 @@
 
 A job's reports are its owner's words as well. So a job that reports nothing, or too little, comes
 as far as its run time says, once that is well beyond the claim; and how far an owner's claims were
-off (`core.claims.Credit`) is learned from the run times of jobs that have ended.
-
-A run counts once Slurm shows its end, whatever its final state, since it held GPUs for that time.
-What a requeued job trained before is not known, nor what one that did not complete had left. So
-each of their runs can show that a claim was too small, by outliving it, and never that it was true.
+off is learned from the run times of jobs (`jobspec/claimed_runs.py`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from hadar_slurm.core.claims import LEAST_RUN_S, OUTLIVED, Judged, RunOnType, believed_steps
+from hadar_slurm.core.claims import OUTLIVED, Judged, believed_steps
 from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.core.job import JobSpec, SizeBelief
 from hadar_slurm.core.learned_sizes import EndedJob, EndedJobs, learned_steps
 from hadar_slurm.core.type_failures import Unsized
+from hadar_slurm.jobspec.claimed_runs import ClaimedRuns, RunOnType, ShownRun
 from hadar_slurm.jobspec.estimator import Estimator, work_of
+from hadar_slurm.slurm.client.parse import ENDED_STATES, HOLDING_STATES, QueueRow
 from hadar_slurm.slurm.jobs.seen import SeenJob
+
+_RUNS = (HOLDING_STATES | ENDED_STATES) - {"CONFIGURING"}
 
 
 @dataclass
 class ClaimChecks:
-    """Remembers which of the ended jobs it has counted, also those of a hadard before it."""
+    """Compares what is claimed of jobs with what Slurm shows of them."""
 
     estimator: Estimator
-    # The runs that were counted, by job and start; by job, the run that goes on.
-    _counted: set[tuple[JobId, float]] = field(default_factory=set)
-    _running: dict[JobId, RunOnType] = field(default_factory=dict)
-    _judged: list[Judged] = field(default_factory=list)
+    runs: ClaimedRuns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.runs = ClaimedRuns(self.estimator)
 
     def take_judged(self) -> list[Judged]:
-        """Return the jobs judged since the last call."""
-        judged, self._judged = self._judged, []
+        """Return the runs judged since the last call."""
+        judged, self.runs.judged = self.runs.judged, []
         return judged
 
     def believed(self, seen: SeenJob, spec: JobSpec) -> tuple[JobSpec, str]:
@@ -67,41 +67,28 @@ class ClaimChecks:
         return self.estimator.credits.of(seen.row.user).limit_left_s(left_s, seen.now_s)
 
     def see(self, seen: SeenJob, gpu_type: str) -> None:
-        """Learn from a run that has ended, and from one that ended as its job was requeued."""
-        row, credits = seen.row, self.estimator.credits
-        run = self._running.get(row.key)
-        if run and run.began_s != row.started_s:
-            self._learn(seen, run, credits.now_s)
-            run = None
-        lasted_s = seen.ran_s if row.is_live else row.ended_s - row.started_s
-        # Owners may change what they claim meanwhile: the least counts.
-        steps = min(filter(None, (run and run.steps, seen.description.steps)), default=0)
-        found = RunOnType(row.started_s, steps, lasted_s, gpu_type)
-        if row.is_live:
-            if row.state == "RUNNING" and steps and gpu_type:
-                self._running[row.key] = found
-        elif row.started_s and row.ended_s > credits.known_until_s(row.user):
-            is_whole = row.state == "COMPLETED" and not row.restarts
-            self._learn(seen, found, row.ended_s, is_whole=is_whole)
-
-    def _learn(self, seen: SeenJob, run: RunOnType, at_s: float, *, is_whole: bool = False) -> None:
-        """Count a run, once; one that is not whole if it shows that the claim was too small."""
-        key = seen.key, run.began_s
-        self._running.pop(seen.key, None)
-        if key in self._counted or run.lasted_s < LEAST_RUN_S or not run.gpu_type:
+        """Note what is claimed of a job, and its run."""
+        row = seen.row
+        if not seen.description.steps or self.runs.is_counted(row.key, row.started_s):
             return
-        self._counted.add(key)
-        asks = replace(seen.description, steps=run.steps)
-        found = self.estimator.judged(asks, seen.row.user, seen.key, run.gpu_type)
-        found = found and replace(found, lasted_s=run.lasted_s)
-        if found and (is_whole or found.outlives):
-            self.estimator.credits.judge(found, at_s, is_whole=is_whole)
-            self._judged.append(found)
+        self.runs.claim(row.key, row.user, seen.description)
+        # A node that is powered up first moves the start; other states show estimated times.
+        if row.started_s and row.state in _RUNS:
+            is_stopped = row.state in ("SUSPENDED", "STOPPED")
+            run = RunOnType(row.started_s, max(0.0, seen.now_s - row.started_s), gpu_type)
+            self.runs.runs(row.key, run, is_stopped=is_stopped)
 
-    def keep(self, jobs: Collection[JobId]) -> None:
-        """Forget all jobs but these."""
-        self._counted = {run for run in self._counted if run[0] in jobs}
-        self._running = {job: run for job, run in self._running.items() if job in jobs}
+    def settle(self, queue: Mapping[JobId, QueueRow], now_s: float) -> None:
+        """Judge the runs that have ended, also of jobs of which nothing is claimed any more."""
+
+        def shown(job: JobId) -> ShownRun | None:
+            if (row := queue.get(job)) is None:
+                return None
+            ended_s = row.ended_s if row.state in ENDED_STATES else math.inf
+            return ShownRun(row.started_s, ended_s, row.state == "COMPLETED" and not row.restarts)
+
+        self.runs.settle(shown, now_s)
+        self.runs.keep(queue.__contains__)
 
 
 # What ended and what trains counts after this time at the latest.

@@ -213,7 +213,7 @@ class Observer:
             if is_here and not seen.row.is_live:
                 self._sizes.see_ended(seen, gpu_type, cluster.gpus_by_type)
         self._outcomes.keep(shown)
-        self.checks.keep(shown)
+        self.checks.settle(self._state.queue, now_s)
         self._sizes.keep(shown)
         self._sizes.renew(now_s)
 
