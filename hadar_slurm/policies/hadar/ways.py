@@ -42,11 +42,11 @@ class Typing(StrEnum):
 
 
 def fair_weight(fair_share: float) -> float:
-    """Return the weight of a user by Slurm's fair-share factor, a twentieth at least.
+    """Return the weight of a user by Slurm's fair-share factor: the root, of a twentieth at least.
 
     A factor of 0.5 means usage equal to the share, and has the weight 1.
     """
-    return max(0.05, 2.0 * fair_share)
+    return math.sqrt(max(0.05, 2.0 * fair_share))
 
 
 class AsPlanned(NamedTuple):
@@ -80,7 +80,7 @@ class Way:
         """Return the factor on a job's time left, by its gang and its user's fair share."""
         weight = float(job.spec.num_gpus**self.exponent)
         if job.fair_share is not None:
-            weight /= math.sqrt(fair_weight(job.fair_share))
+            weight /= fair_weight(job.fair_share)
         return weight
 
     def rank(

@@ -124,7 +124,7 @@ def test_shares_go_by_slurms_fair_share_where_it_is_known() -> None:
     job = a_job("1", throughputs=V100)
     assert share_of([job]) == 1.0
     assert share_of([replace(job, fair_share=0.5)]) == 1.0
-    assert share_of([replace(job, fair_share=0.1), job]) == pytest.approx(0.2)
+    assert share_of([replace(job, fair_share=0.1), job]) == pytest.approx(math.sqrt(0.2))
 
 
 def test_a_user_ahead_of_the_budget_waits_for_the_others() -> None:
