@@ -46,7 +46,7 @@ class _Watched:
     user: str
     claims: tuple[Description, ...]
     run: RunOnType | None = None
-    # It was suspended, which its run time does not tell.
+    # It was suspended, which its run time does not leave out.
     was_stopped: bool = False
 
 

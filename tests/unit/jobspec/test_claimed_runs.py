@@ -17,7 +17,7 @@ DAY_S = 86_400.0
 
 
 def asks(steps: int, speed: float = 1.0) -> Description:
-    """Return a claim of so many steps, at a throughput."""
+    """Return a claim of steps, at a throughput."""
     return Description(steps=steps, workload="w", throughputs={"v100": speed})
 
 
