@@ -20,7 +20,7 @@ from hadar_slurm.core.snapshot import GangRules
 from hadar_slurm.engine.backend import Backend
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.errors import ConfigError, PolicyError
-from hadar_slurm.lab.study.fair_share import FairShareBackend
+from hadar_slurm.lab.policies.slurm.fair_share import FairShareBackend
 from hadar_slurm.lab.study.figures import Result, RunTally, check_accounts, cpu_s
 from hadar_slurm.lab.traces.limits import have_limits
 from hadar_slurm.lab.traces.speeds import shipped_gpu_types

@@ -11,9 +11,9 @@ from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.job import Job, JobSpec
 from hadar_slurm.engine.actions import Start
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
+from hadar_slurm.lab.policies.slurm.fair_share import FairShareBackend
 from hadar_slurm.lab.policies.slurm.settings import SlurmSettings
 from hadar_slurm.lab.study.experiment import run_experiment
-from hadar_slurm.lab.study.fair_share import FairShareBackend
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.policies.registry import make_policy
 from hadar_slurm.sim.backend import Failure, SimBackend
