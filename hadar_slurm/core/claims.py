@@ -32,10 +32,10 @@ _LEAST_WEIGHT = 0.2
 # After this time what is known of a user's claims counts half.
 _DAY_S, HALF_LIFE_DAYS = 86400.0, 30.0
 # A job that has done this many times the steps claimed outlives its claim; others may be saving.
-_OUTLIVED = 1.01
+_OUTLIVED_BY_STEPS = 1.01
 # A run of this many times the time claimed outlives its claim, without a report that says so.
 # Starting takes time, and throughputs differ a little from those that were given.
-OUTLIVED = 1.5
+OUTLIVED_BY_TIME = 1.5
 # Runs of less than this say nothing of a claim: most of the time they start.
 LEAST_RUN_S = 300.0
 # What is left of a time limit is at most this, also without one.
@@ -58,7 +58,7 @@ def believed_steps(
     total, why = max(claimed * times, steps_done), ""
     if times > 1:
         why = f"its owner's jobs took {times:.1f} times as long as claimed: planned so"
-    if steps_done > _OUTLIVED * claimed * times:
+    if steps_done > _OUTLIVED_BY_STEPS * claimed * times:
         total = 2.0 * steps_done
         why = f"it outlives the {claimed:g} steps claimed: planned as if half done"
     left_s = min(limit_left_s, _LONGEST_LIMIT_S)
@@ -194,7 +194,7 @@ class Judged:
     @property
     def outlives(self) -> bool:
         """Whether more was to be trained than was claimed."""
-        return self.lasted_s > OUTLIVED * self.claimed_s
+        return self.lasted_s > OUTLIVED_BY_TIME * self.claimed_s
 
 
 @dataclass

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from hadar_slurm.core.claims import OUTLIVED, Judged, believed_steps
+from hadar_slurm.core.claims import OUTLIVED_BY_TIME, Judged, believed_steps
 from hadar_slurm.core.cluster import GpuType, JobId
 from hadar_slurm.core.job import JobSpec, SizeBelief
 from hadar_slurm.core.learned_sizes import EndedJob, EndedJobs, learned_steps
@@ -48,7 +48,7 @@ class ClaimChecks:
         done = float(seen.report.steps_done) if seen.report else 0.0
         left_s = max(0.0, (seen.limit_s or math.inf) - ran_s)
         by_time = ran_s * seen.gang.throughput(speeds) if seen.gang and ran_s else 0.0
-        done = max(done, by_time if by_time > OUTLIVED * claimed else 0.0)
+        done = max(done, by_time if by_time > OUTLIVED_BY_TIME * claimed else 0.0)
         times = self.estimator.credits.of(user).factor(seen.now_s)
         fastest = speeds.best(speeds.gpu_types, spec.num_gpus)
         total, doubt = believed_steps(claimed, done, left_s, fastest, times=times)
