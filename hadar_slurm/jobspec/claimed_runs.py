@@ -79,7 +79,7 @@ class ClaimedRuns:
         return (job, began_s) in self._counted
 
     def settle(self, shown: Callable[[JobId], ShownRun | None], now_s: float) -> None:
-        """Judge the runs that have ended; `shown`: what Slurm shows of a job, None: nothing."""
+        """Judge the runs that have ended, and forget jobs of which Slurm shows no run (None)."""
         until_s = self.estimator.credits.known_until_s()  # before anything is learned now
         for job, known in list(self._watched.items()):
             now = shown(job)
@@ -92,10 +92,7 @@ class ClaimedRuns:
             if run and ended_s > until_s.get(known.user, 0.0):
                 self._judge(job, known, run, ended_s, is_whole=is_whole)
             del self._watched[job]
-
-    def keep(self, is_shown: Callable[[JobId], bool]) -> None:
-        """Forget the counted runs of jobs that Slurm shows no more."""
-        self._counted = {run for run in self._counted if is_shown(run[0])}
+        self._counted = {run for run in self._counted if shown(run[0])}
 
     def _judge(
         self, job: JobId, known: _Watched, run: RunOnType, ended_s: float, *, is_whole: bool

@@ -427,6 +427,8 @@ class FakeSlurm:
             # Before anything else is checked (22.05.8).
             job.resizes += 1
             job.held = {name: job.held[name] for name in kept}
+        if "ReqNodeList" in given and job.state != "PENDING":
+            raise Rejected("Invalid node name specified")
         for key, value in given.items():
             self._change(job, key, value)
 
@@ -436,7 +438,7 @@ class FakeSlurm:
             self._must_wait(job)
             setattr(asked, TRES_KEYS[key], self._gpus(job, value))
         elif key == "ReqNodeList":
-            if (value and not set(fold_out(value)) <= self.nodes.keys()) or job.state != "PENDING":
+            if not set(fold_out(value)) <= self.nodes.keys():
                 raise Rejected("Invalid node name specified")
             asked.nodes = fold_out(value)
         elif key == "NumNodes":

@@ -30,8 +30,8 @@ LIMITS = {
     "calls with more than 4 positional arguments": 98,
     "keys of hadar.yaml": 37,
     "modules that hadard loads": 121,
-    "lines that hadard loads": 17_058,
-    "lines that hadard has loaded after a round of steer": 19_176,
+    "lines that hadard loads": 17_055,
+    "lines that hadard has loaded after a round of steer": 19_173,
 }
 MOST_LINES_OF_SLURM = 8_058
 

@@ -72,7 +72,7 @@ class Ledger:
         self._mark: object = None
         # The last known start of slurmctld, in seconds since the epoch.
         self._booted_s = 0.0
-        # How often Slurm has refused to change jobs that exclude a node which it no longer has.
+        # How often Slurm said of a job's nodes that one is none: it excludes one, or has started.
         self.unlistable: Counter[JobId] = Counter()
         self.refresh()
 

@@ -74,9 +74,8 @@ class ClaimChecks:
         self.runs.claim(row.key, row.user, seen.description)
         # A node that is powered up first moves the start; other states show estimated times.
         if row.started_s and row.state in _RUNS:
-            is_stopped = row.state in ("SUSPENDED", "STOPPED")
             run = RunOnType(row.started_s, max(0.0, seen.now_s - row.started_s), gpu_type)
-            self.runs.runs(row.key, run, is_stopped=is_stopped)
+            self.runs.runs(row.key, run, is_stopped=row.state in ("SUSPENDED", "STOPPED"))
 
     def settle(self, queue: Mapping[JobId, QueueRow], now_s: float) -> None:
         """Judge the runs that have ended, also of jobs of which nothing is claimed any more."""
@@ -88,7 +87,6 @@ class ClaimChecks:
             return ShownRun(row.started_s, ended_s, row.state == "COMPLETED" and not row.restarts)
 
         self.runs.settle(shown, now_s)
-        self.runs.keep(queue.__contains__)
 
 
 # What ended and what trains counts after this time at the latest.

@@ -280,7 +280,9 @@ class Observer:
         is_ours = seen.row.is_batch or seen.is_enrolled
         if not is_ours or seen.key in self._state.set_apart_by_detail:
             return False
-        if seen.key in self.ledger.unlistable:
+        if not seen.is_pending:
+            self.ledger.unlistable.pop(seen.key, None)
+        elif seen.key in self.ledger.unlistable:
             self.notices.say(seen.key, "is left to Slurm: it excludes a node that is gone")
             return False
         if seen.is_pending and self._is_changed(seen):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -261,3 +262,33 @@ def test_a_backend_compares_with_the_reading_of_its_plan(bench: Bench, tmp_path:
     assert bench.shown == before
     backend.observe()
     assert [outcome.status for outcome in backend.apply([start])] == [Status.DONE]
+
+
+def test_a_job_that_starts_as_it_is_pinned_is_hadards_again_in_the_next_round(
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Slurm says of a change of its nodes what it says of a node that is gone (22.05.8)."""
+    bench.job.hold, bench.job.reason = "", "Resources"
+    bench.ledger.note({JobId(bench.job.key): Claim(state=State.RELEASED)})
+    caplog.set_level(logging.INFO)
+    held: list[Sequence[str]] = []
+
+    def start(argv: Sequence[str]) -> None:
+        if argv[:2] == ["scontrol", "uhold"]:
+            held.append(argv)
+            bench.fake.advance(1.0)
+
+    settings = BackendSettings(spool=tmp_path, modes=Modes(Mode.HOLD))
+    table = ThroughputTable("none", {})
+    backend = SlurmBackend(
+        bench.slurm, table, settings, bench.ledger, now_s=lambda: bench.fake.now_s
+    )
+    backend.observe()
+    bench.runner.before.append(start)
+    (outcome,) = backend.apply([Start(JobId(bench.job.key), 0, ON_N2)])
+    assert (bench.job.state, outcome.status, len(held)) == ("RUNNING", Status.REFUSED, 1)
+    assert "Invalid node name" in outcome.detail
+    backend.observe()
+    backend.apply([])
+    assert JobId(bench.job.key) in backend.observe().by_id
+    assert "a node that is gone" not in caplog.text
