@@ -26,12 +26,12 @@ LIMITS = {
     "names of public classes that several modules define": 1,
     "functions of more than 45 lines": 6,
     "functions of more than 6 parameters": 8,
-    "files of more than 400 lines": 3,
-    "calls with more than 4 positional arguments": 98,
+    "files of more than 400 lines": 1,
+    "calls with more than 4 positional arguments": 94,
     "keys of hadar.yaml": 37,
-    "modules that hadard loads": 121,
-    "lines that hadard loads": 17_055,
-    "lines that hadard has loaded after a round of steer": 19_173,
+    "modules that hadard loads": 119,
+    "lines that hadard loads": 16_087,
+    "lines that hadard has loaded after a round of steer": 18_205,
 }
 MOST_LINES_OF_SLURM = 8_058
 

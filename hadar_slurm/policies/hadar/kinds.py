@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hadar_slurm.core.cluster import TypeIndex
-from hadar_slurm.core.job import Job, Shape
+from hadar_slurm.core.job import Job
 from hadar_slurm.placement.allocator import Allocator
-from hadar_slurm.policies.hadar.ways import Typing
 
 # Costs closer than this share are equal: the solver's rounding.
 _SAME_COST = 1e-6
@@ -27,11 +26,6 @@ class JobKind:
     best: float
     # The throughputs relative to the fastest type's.
     speeds: tuple[float, ...]
-    # The same for gangs of several types, over several nodes, and these types by speed.
-    mixed_speeds: tuple[float, ...]
-    mixed_by_speed: tuple[TypeIndex, ...]
-    # The layouts of the gang, the fewest nodes first.
-    shapes: tuple[Shape, ...]
 
     @classmethod
     def of(cls, allocator: Allocator, job: Job) -> JobKind:
@@ -41,9 +35,6 @@ class JobKind:
             allocator.throughput(job, gpu_type) if allocator.may_use(job, gpu_type) else 0.0
             for gpu_type in gpu_types
         )
-        mixed = [
-            spec.throughputs.on(gpu_type, spec.num_gpus, is_spread=True) for gpu_type in gpu_types
-        ]
         best = max(steps_per_s, default=0.0)
         unit = best or 1.0
         return cls(
@@ -52,9 +43,6 @@ class JobKind:
             _descending(steps_per_s),
             best,
             tuple(each / unit for each in steps_per_s),
-            tuple(each / unit for each in mixed),
-            _descending(mixed),
-            spec.shapes,
         )
 
     def costs(self, prices: tuple[float, ...] | None) -> dict[TypeIndex, float]:
@@ -97,10 +85,11 @@ class Kinds:
             found = self._found[like] = JobKind.of(self.allocator, job)
         return found
 
-    def types(self, kind: JobKind, typing: Typing) -> tuple[TypeIndex, ...]:
-        """Return the types that `typing` leaves to jobs of `kind`, the fastest first."""
-        if typing is not Typing.PRICED:
-            return kind.by_speed
+    def cheapest(self, kind: JobKind) -> tuple[TypeIndex, ...]:
+        """Return the types that do the work of jobs of `kind` at the least cost, the fastest first.
+
+        All of their types where GPUs are free of cost.
+        """
         if kind not in self._cheapest:
             self._cheapest[kind] = kind.cheapest(self.prices)
         return self._cheapest[kind]

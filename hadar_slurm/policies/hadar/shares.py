@@ -12,7 +12,7 @@ will hold its GPUs, any other a round. So a claim moves its user's jobs only wit
 ten thousand tasks have the budget of one.
 
 Claims that are not proven (core/claims.py) do not count beside other users' jobs: as in Slurm's
-backfill, such a job is assumed to last until its time limit, and is never critical or promoted.
+backfill, such a job is assumed to last until its time limit, and is never critical.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from typing import NamedTuple
 
 from hadar_slurm.core.job import Job
 from hadar_slurm.policies.hadar.kinds import Kinds
-from hadar_slurm.policies.hadar.ways import fair_weight
 from hadar_slurm.policies.policy import open_gpus
 
 # The budget at a strictness of one half: this long a share.
@@ -96,6 +95,14 @@ def dealt(asked: Sequence[WantedService], leads: Mapping[str, float], budget: fl
             entry = (ahead + asked[position].gpu_s, beyond[user][at + 1], user, at + 1)
             heappush(heap, entry)
     return within
+
+
+def fair_weight(fair_share: float) -> float:
+    """Return the weight of a user by Slurm's fair-share factor: the root, of a twentieth at least.
+
+    A factor of 0.5 means usage equal to the share, and has the weight 1.
+    """
+    return math.sqrt(max(0.05, 2.0 * fair_share))
 
 
 def share_of(jobs: Sequence[Job]) -> float:

@@ -32,8 +32,8 @@ Worth: TypeAlias = tuple[float, TypeIndex]
 
 # A change of type counts as this many restarts, and must gain this factor beside them.
 _RESTARTS, _STAYS = 3.0, 1.05
-# The exponent on the number of GPUs.
-_PER_GPU = 0.5
+# The exponents on the time left and on the number of GPUs.
+_URGENCY, _PER_GPU = 0.5, 0.5
 
 _worth = itemgetter(0)
 
@@ -43,7 +43,6 @@ def worths(
     types: Sequence[TypeIndex],
     num_gpus: int,
     left_s: float,
-    urgency: float,
     *,
     held: tuple[TypeIndex, float] | None = None,
 ) -> list[Worth]:
@@ -56,7 +55,7 @@ def worths(
     if len(types) == 1:
         return [(math.inf, types[0])]
     left_s = max(1.0, left_s)
-    unit = 1.0 / (left_s**urgency * num_gpus**_PER_GPU)
+    unit = 1.0 / (left_s**_URGENCY * num_gpus**_PER_GPU)
     if held is None:
         found = [(unit * speeds[index], index) for index in types]
     else:

@@ -11,9 +11,9 @@ from pathlib import Path
 from builders import ROUND, a_cluster, a_job, a_snapshot, placed_by, some_rates
 
 from hadar_slurm.core.job import Job
-from hadar_slurm.policies.hadar.look_ahead import WayInUse
+from hadar_slurm.policies.hadar.arrivals import Arrivals
 from hadar_slurm.policies.hadar.policy import Hadar, Memory
-from hadar_slurm.policies.hadar.ways import AsPlanned, Typing, Way
+from hadar_slurm.policies.hadar.ranking import AsPlanned, critical_key
 from hadar_slurm.policies.policy import SolverLimits
 from hadar_slurm.sim.backend import GAVEL_RULES
 
@@ -21,11 +21,10 @@ V100 = some_rates(V100=10.0)
 DAY_S = 86400.0
 
 
-def plan(cluster: str, *jobs: Job, now_s: float = 0.0, way: Way | None = None) -> dict[str, str]:
-    """Return the placed jobs and their GPUs, under a given way if there is one."""
-    ids = frozenset(job.job_id for job in jobs)
-    choice = WayInUse(way, now_s, ids, span_s=0.0) if way else None
-    round_ = replace(ROUND, memory=Memory(choice=choice))
+def plan(cluster: str, *jobs: Job, now_s: float = 0.0, is_open: bool = False) -> dict[str, str]:
+    """Return the placed jobs and their GPUs; `is_open`: more jobs are expected."""
+    arrivals = Arrivals(now_s, longest_gap_s=60.0 * is_open)
+    round_ = replace(ROUND, memory=Memory(arrivals=arrivals))
     return placed_by(Hadar().plan(a_snapshot(cluster, *jobs, now_s=now_s), round_))
 
 
@@ -41,8 +40,17 @@ def test_a_critical_job_goes_before_shorter_ones() -> None:
     """Job 9 alone takes as long as the makespan, so it starts at once."""
     short = [a_job(str(i), steps=2000, throughputs=V100) for i in range(4)]
     jobs = (*short, a_job("9", steps=10_000, throughputs=V100))
-    placed = plan("1xV100,1xV100", *jobs, way=Way(critical_first=True))
+    placed = plan("1xV100,1xV100", *jobs)
     assert set(placed) == {"0", "9"}
+
+
+def test_while_more_jobs_are_expected_few_critical_jobs_go_first() -> None:
+    """Of 20 GPUs one goes to a long job before shorter ones; at the end all three long jobs do."""
+    short = [a_job(str(i), steps=9000, throughputs=V100) for i in range(20)]
+    long = [a_job(name, steps=20_000, throughputs=V100) for name in ("97", "98", "99")]
+    cluster, many = "20xV100", {"97", "98", "99"}
+    assert set(plan(cluster, *short, *long)) >= many
+    assert len(set(plan(cluster, *short, *long, is_open=True)) & many) == 1
 
 
 def test_service_counts_the_gang() -> None:
@@ -51,16 +59,7 @@ def test_service_counts_the_gang() -> None:
     two = a_job("2", 2, steps=600, throughputs=throughputs)
     ones = [a_job(name, 1, steps=500, throughputs=throughputs) for name in ("3", "4")]
     other = a_job("5", 2, steps=5000, throughputs=throughputs)
-    assert set(plan("2xV100", two, *ones, other, way=Way())) == {"3", "4"}
-
-
-def test_gpus_are_not_left_idle_for_the_sake_of_order() -> None:
-    """The shortest job would leave a GPU idle; the next one uses both, at no loss."""
-    throughputs = some_rates(V100=1.0)
-    two = a_job("2", 2, steps=600, throughputs=throughputs)
-    one = a_job("3", 1, steps=500, throughputs=throughputs)
-    other = a_job("5", 2, steps=5000, throughputs=throughputs)
-    assert plan("2xV100", two, one, other) == {"2": "n1:V100:2"}
+    assert set(plan("2xV100", two, *ones, other)) == {"3", "4"}
 
 
 def test_a_fast_gpu_is_for_the_job_that_gains_from_it() -> None:
@@ -89,16 +88,14 @@ def test_a_critical_job_is_not_stopped_for_one_that_is_hardly_later() -> None:
     running = a_job("1", steps=9990, on="n1:V100:1", throughputs=V100, restart_cost_s=30.0)
     later = a_job("2", steps=10_000, throughputs=V100)
     other = a_job("3", steps=10_000, on="n2:V100:1", throughputs=V100, restart_cost_s=30.0)
-    placed = plan("1xV100,1xV100", running, later, other, way=Way(critical_first=True))
+    placed = plan("1xV100,1xV100", running, later, other)
     assert placed["1"] == "n1:V100:1"
 
 
-def critical_key(
-    first_s: float, *, is_on_first: bool, horizon_s: float = 100_000.0
-) -> tuple[int, float]:
-    """Return the rank and key of a job that needs its first type for `first_s`, else half of it."""
+def key_of(first_s: float, *, is_on_first: bool, horizon_s: float = 100_000.0) -> float:
+    """Return the key of a job that needs its first type for `first_s`, else half of it."""
     left_s = first_s + (horizon_s - first_s) / 2
-    found = Way(critical_first=True).rank_if_critical(
+    found = critical_key(
         left_s,
         AsPlanned(horizon_s, 1.0, 0.5),
         horizon_s,
@@ -106,27 +103,27 @@ def critical_key(
         is_running=True,
         is_on_first=is_on_first,
     )
-    assert found
+    assert found is not None
     return found
 
 
 def test_critical_jobs_that_share_a_type_swap_it_once() -> None:
     """The job that has it keeps it until another needs it for all but 1.72 % of the horizon."""
     margin_s = 0.01 * 100_000 + 2 * 360
-    here = critical_key(20_000.0, is_on_first=True)
-    assert here < critical_key(100_000.0 - margin_s - 100, is_on_first=False)
-    assert here > critical_key(100_000.0 - margin_s + 100, is_on_first=False)
+    here = key_of(20_000.0, is_on_first=True)
+    assert here < key_of(100_000.0 - margin_s - 100, is_on_first=False)
+    assert here > key_of(100_000.0 - margin_s + 100, is_on_first=False)
     # Of those that have it, the one that needs it least leaves; one that needs it no longer, first.
-    assert critical_key(19_000.0, is_on_first=True) > here
-    assert critical_key(0.0, is_on_first=True) > critical_key(10.0, is_on_first=False)
+    assert key_of(19_000.0, is_on_first=True) > here
+    assert key_of(0.0, is_on_first=True) > key_of(10.0, is_on_first=False)
 
 
 def test_a_critical_job_that_runs_stays_critical_a_little_longer() -> None:
     """Waiting it is critical from 95 % of the horizon on, running until 93 %."""
-    way, found = Way(critical_first=True), {}
+    found = {}
     for share in (0.96, 0.94, 0.92):
         for is_running in (False, True):
-            found[share, is_running] = way.rank_if_critical(
+            found[share, is_running] = critical_key(
                 share,
                 AsPlanned(share, 1.0, 0.0),
                 1.0,
@@ -145,8 +142,7 @@ def test_nobody_waits_for_ever() -> None:
         fresh = a_job("2", steps=2000, throughputs=V100, submitted_s=now_s)
         critical = a_job("3", steps=500_000, throughputs=V100, submitted_s=now_s)
         for jobs in ((old, fresh), (old, critical)):
-            way = Way(critical_first=True)
-            placed = plan("1xV100", *jobs, now_s=now_s, way=way if critical in jobs else Way())
+            placed = plan("1xV100", *jobs, now_s=now_s)
             assert set(placed) == {first if critical not in jobs or first == "1" else "3"}
 
 
@@ -155,9 +151,9 @@ def test_a_user_far_above_the_share_waits_a_little() -> None:
     greedy = a_job("1", steps=2000, throughputs=V100)
     modest = a_job("2", steps=3000, throughputs=V100)
     other = a_job("3", steps=4000, throughputs=V100)
-    assert "1" in plan("1xV100", greedy, modest, other, way=Way())
+    assert "1" in plan("1xV100", greedy, modest, other)
     shares = (replace(greedy, fair_share=0.1), replace(modest, fair_share=0.5), other)
-    assert "2" in plan("1xV100", *shares, way=Way())
+    assert "2" in plan("1xV100", *shares)
 
 
 def test_a_gang_mixes_types_where_no_type_has_room() -> None:
@@ -227,8 +223,7 @@ def test_types_go_by_regret() -> None:
     long = a_job("1", steps=10_000_000, on="n3:V100:1", throughputs=V100)
     hardly = a_job("2", steps=1000, throughputs=some_rates(V100=10.0, K80=9.0))
     gains = a_job("3", steps=2000, throughputs=some_rates(V100=10.0, K80=1.0))
-    way = Way(typing=Typing.REGRET)
-    placed = plan("1xV100,1xK80,1xV100", long, hardly, gains, way=way)
+    placed = plan("1xV100,1xK80,1xV100", long, hardly, gains, is_open=True)
     assert placed == {"1": "n3:V100:1", "2": "n2:K80:1", "3": "n1:V100:1"}
 
 
@@ -240,7 +235,7 @@ def test_where_types_cost_the_same_the_shortest_choose_first() -> None:
         a_job(name, steps=2000 + int(name), throughputs=some_rates(V100=10.0, K80=1.0))
         for name in ("3", "4", "5")
     ]
-    assert plan("1xV100,1xK80,1xV100", long, hardly, *gains, way=Way())["2"] == "n1:V100:1"
+    assert plan("1xV100,1xK80,1xV100", long, hardly, *gains)["2"] == "n1:V100:1"
 
 
 def test_who_runs_is_not_moved_for_a_small_advantage() -> None:
@@ -248,8 +243,7 @@ def test_who_runs_is_not_moved_for_a_small_advantage() -> None:
     long = a_job("1", steps=10_000_000, on="n3:V100:1", throughputs=V100)
     here = a_job("2", steps=2000, on="n1:V100:1", throughputs=some_rates(V100=10.0, K80=5.0))
     other = a_job("3", steps=2000, throughputs=some_rates(V100=10.0, K80=4.8))
-    way = Way(typing=Typing.REGRET)
-    assert plan("1xV100,1xK80,1xV100", long, here, other, way=way)["2"] == "n1:V100:1"
+    assert plan("1xV100,1xK80,1xV100", long, here, other, is_open=True)["2"] == "n1:V100:1"
 
 
 def test_hadard_loads_no_pulp_with_this_policy() -> None:

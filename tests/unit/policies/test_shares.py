@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from hadar_slurm.core.job import Job
 from hadar_slurm.placement.allocator import Allocator
+from hadar_slurm.policies.hadar.arrivals import Arrivals
 from hadar_slurm.policies.hadar.kinds import Kinds
-from hadar_slurm.policies.hadar.look_ahead import WayInUse
 from hadar_slurm.policies.hadar.policy import Hadar, Memory
 from hadar_slurm.policies.hadar.shares import (
     Leads,
@@ -24,7 +24,6 @@ from hadar_slurm.policies.hadar.shares import (
     most_of,
     share_of,
 )
-from hadar_slurm.policies.hadar.ways import Way
 
 V100 = some_rates(V100=10.0)
 DAY_S = 86400.0
@@ -133,7 +132,7 @@ def test_a_user_ahead_of_the_budget_waits_for_the_others() -> None:
     short = of("mallory", a_job("2", steps=10, throughputs=V100))
     snapshot = a_snapshot("1xV100", mine, short)
     leads = Leads(0.0, {"mallory": 1e6})
-    round_ = replace(ROUND, memory=Memory(leads=leads))
+    round_ = replace(ROUND, memory=Memory(arrivals=Arrivals(0.0, 60.0), leads=leads))
     assert placed_by(Hadar(user_shares=0.5).plan(snapshot, round_)) == {"1": "n1:V100:1"}
     assert placed_by(Hadar(user_shares=0.0).plan(snapshot, round_)) == {"2": "n1:V100:1"}
 
@@ -196,14 +195,11 @@ def test_a_job_that_claims_the_whole_horizon_is_not_critical_before_another_user
     """A claim of a week does not make a job urgent beside shorter ones of others, if unproven."""
     honest = of("ada", a_job("1", on="n1:V100:1", steps=1000, throughputs=V100))
     liar = claimed((10**15, 10.0, True), 2, 1, 7 * DAY_S)
-    for way in (Way(critical_first=True), Way(promoted=frozenset({liar.job_id}))):
-        choice = WayInUse(way, 0.0, frozenset({honest.job_id, liar.job_id}), 1e12)
-        round_ = replace(ROUND, memory=Memory(choice=choice))
-        plan = Hadar().plan(a_snapshot("1xV100", honest, liar), round_)
-        assert placed_by(plan) == {"1": "n1:V100:1"}
-        believed = replace(liar, limit_left_s=None)
-        plan = Hadar().plan(a_snapshot("1xV100", honest, believed), round_)
-        assert placed_by(plan) == {"2": "n1:V100:1"}
+    plan = Hadar().plan(a_snapshot("1xV100", honest, liar), ROUND)
+    assert placed_by(plan) == {"1": "n1:V100:1"}
+    believed = replace(liar, limit_left_s=None)
+    plan = Hadar().plan(a_snapshot("1xV100", honest, believed), ROUND)
+    assert placed_by(plan) == {"2": "n1:V100:1"}
 
 
 def test_the_only_user_is_ranked_by_claims() -> None:

@@ -13,7 +13,8 @@ from hadar_slurm.core.plan import Plan, WaitReason
 from hadar_slurm.core.snapshot import Round
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
 from hadar_slurm.placement.allocator import Allocator
-from hadar_slurm.policies.hadar.policy import Hadar
+from hadar_slurm.policies.hadar.arrivals import Arrivals
+from hadar_slurm.policies.hadar.policy import Hadar, Memory
 from hadar_slurm.policies.hadar.short_waits import take_back_slow_starts
 from hadar_slurm.sim.backend import SimBackend
 
@@ -29,6 +30,8 @@ def job(name: str, steps: int, on: str = "", **changes: object) -> Job:
 
 
 def planned(cluster: str, *jobs: Job, round_: Round = WITHIN) -> Plan:
+    """Return the plan while more jobs are expected."""
+    round_ = replace(round_, memory=Memory(arrivals=Arrivals(round_.start_s, longest_gap_s=60.0)))
     return Hadar().plan(a_snapshot(cluster, *jobs, now_s=round_.start_s), round_)
 
 
@@ -61,8 +64,8 @@ def test_restarts_make_a_longer_wait_worth_while() -> None:
 
 
 def test_gpus_that_become_free_are_given_once() -> None:
-    """The second would end after 50 + 10 + 6.5 s, later than on the K80."""
-    found = planned("1xV100,2xK80", job("1", 500, "n1:V100:1"), job("2", 100), job("3", 65))
+    """The second would end after 50 + 6.1 + 6.2 s, later than on the K80."""
+    found = planned("1xV100,2xK80", job("1", 500, "n1:V100:1"), job("2", 61), job("3", 62))
     assert placed_by(found) == {"1": "n1:V100:1", "3": "n2:K80:1"}
 
 

@@ -15,10 +15,10 @@ FAST, SLOW = 0, 1
 
 
 def worth(left_s: float, *speeds: float, num_gpus: int = 1, **running: float) -> list[Worth]:
-    """Return the worths of all types to a job, with the usual urgency."""
+    """Return the worths of all types to a job."""
     held, restart_s = running.get("held"), running.get("restart_s", 0.0)
     types, own = range(len(speeds)), None if held is None else (int(held), restart_s)
-    return worths(speeds, types, num_gpus, left_s, 0.5, held=own)
+    return worths(speeds, types, num_gpus, left_s, held=own)
 
 
 def shared(jobs: Sequence[list[Worth]], free: list[int], sizes: Sequence[int]) -> list[int | None]:
