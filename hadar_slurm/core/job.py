@@ -127,10 +127,6 @@ class SizeBelief(Protocol):
         """Return how long it is taken to train on, after `trained_s`."""
         ...
 
-    def rest_s(self, trained_s: float, chance: float) -> float:
-        """Return the time within which it ends with probability `chance`, after `trained_s`."""
-        ...
-
     def beyond(self, service_s: float) -> float:
         """Return the probability that it trains longer than `service_s` in all."""
         ...

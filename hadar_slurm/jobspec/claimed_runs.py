@@ -79,7 +79,7 @@ class ClaimedRuns:
         return (job, began_s) in self._counted
 
     def settle(self, shown: Callable[[JobId], ShownRun | None], now_s: float) -> None:
-        """Judge the runs that have ended, and forget jobs of which Slurm shows no run (None)."""
+        """Judge the runs that have ended, and forget jobs that Slurm does not show (None)."""
         until_s = self.estimator.credits.known_until_s()  # before anything is learned now
         for job, known in list(self._watched.items()):
             now = shown(job)

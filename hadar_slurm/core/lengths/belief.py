@@ -70,10 +70,7 @@ class Belief:
         return min(left_s, self.limit_s - trained_s) if trained_s < self.limit_s else left_s
 
     def rest_s(self, trained_s: float, chance: float) -> float:
-        """Return the time within which the job, having trained `trained_s`, ends by `chance`.
-
-        For a number that is uniform from 0 to 1 this is drawn from what is believed.
-        """
+        """Return the time within which the job, having trained `trained_s`, ends by `chance`."""
         limit_s = self.limit_s if trained_s < self.limit_s else math.inf
         alive, left = 1.0, 1.0 - chance
         for where in range(bin_of(trained_s), NUM_BINS):

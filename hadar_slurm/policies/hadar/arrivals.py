@@ -22,8 +22,11 @@ class Arrivals:
     longest_gap_s: float = 0.0
 
     def after(self, jobs: Sequence[Job]) -> Arrivals:
-        """Return what is known now; `jobs`: all in view."""
-        known_s = (job.spec.submitted_s for job in jobs)
+        """Return what is known now; `jobs`: all in view.
+
+        Those that were restarted have come before: to Slurm a requeue is a submission.
+        """
+        known_s = (job.spec.submitted_s for job in jobs if not job.progress.restarts)
         times_s = sorted({time_s for time_s in known_s if time_s > self.last_s})
         if not times_s:
             return self

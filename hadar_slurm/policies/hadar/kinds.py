@@ -78,7 +78,7 @@ class Kinds:
     _cheapest: dict[JobKind, tuple[TypeIndex, ...]] = field(default_factory=dict)
 
     def of(self, job: Job) -> JobKind:
-        """Return the kind of a job, which need not be in the snapshot."""
+        """Return the kind of a job."""
         like = self.allocator.like(job)
         found = self._found.get(like)
         if found is None:

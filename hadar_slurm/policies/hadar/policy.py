@@ -3,7 +3,7 @@
 Jobs that cannot move are inserted into one plan, priced by those that wait (`insertion.py`). Others
 go by the shortest service (`ranking.py`). While more jobs are expected (`arrivals.py`), types
 go by what each would lose (`type_sharing.py`); then by the duals of a makespan program
-(`makespan_lp.py`), whose critical jobs go first.
+(`makespan_lp.py`). Its critical jobs go first: a few of them, then all.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ class Hadar:
         late = take_back_slow_starts(allocator, movable)
         if late:
             allocator.fill(job for job in movable if job.job_id not in late)
-        figures = {"solved": float(is_new)}
+        figures = {"solved": float(is_new), "expects": float(expects)}
         if horizon:
             figures["horizon_s"] = horizon.ends_s - snapshot.now_s
-            for gpu_type, price in zip(allocator.gpu_types, horizon.prices, strict=True):
-                figures[f"price.{gpu_type}"] = price
+        for gpu_type, price in zip(allocator.gpu_types, kinds.prices or (), strict=False):
+            figures[f"price.{gpu_type}"] = price
         memory = Memory(horizon, arrivals, shares.after() if shares else None)
         plan = allocator.plan(figures=figures, memory=memory, patient=immovable | late)
         return replace(plan, next_round_s=_next_round_s(allocator, queue))

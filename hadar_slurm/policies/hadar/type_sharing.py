@@ -2,15 +2,13 @@
 
 The *worth* of a type to a job is
 
-    speed / (time left ** u * (number of GPUs) ** 0.5)
+    speed / (time left ** 0.5 * (number of GPUs) ** 0.5)
 
-with the speed and the time left relative to the job's fastest type, and u the urgency. So
-comparative advantage is priced by remaining time: a job of five minutes does not give up a type on
-which it runs ten times as fast because a job of a week gains a little more from it. For u = 1 and
-single GPUs the worth is the share of its rest that the job does in a second; a smaller u lets long
-jobs count for more. To a running job, another type than its own is worth what its speed is over
-the whole rest with `_RESTARTS` restarts, since it will probably have to migrate again, divided by
-`_STAYS`.
+with the speed and the time left relative to the job's fastest type. So comparative advantage is
+priced by remaining time: a job of five minutes does not give up a type on which it runs ten times
+as fast because a job of a week gains a little more from it. To a running job, another type than its
+own is worth what its speed is over the whole rest with `_RESTARTS` restarts, since it will probably
+have to migrate again, divided by `_STAYS`.
 
 Which types the jobs get is a transportation problem. Vogel's approximation (Reinfeld and Vogel,
 Mathematical Programming, Prentice-Hall 1958) solves it: the job whose *regret*, the worth of its

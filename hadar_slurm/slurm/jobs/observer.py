@@ -277,12 +277,12 @@ class Observer:
 
         Slurm must not have found it impossible on all of these, nor on more than a few.
         """
-        is_ours = seen.row.is_batch or seen.is_enrolled
-        if not is_ours or seen.key in self._state.set_apart_by_detail:
+        key, state = seen.key, self._state
+        if not (seen.row.is_batch or seen.is_enrolled) or key in state.set_apart_by_detail:
             return False
-        if not seen.is_pending:
-            self.ledger.unlistable.pop(seen.key, None)
-        elif seen.key in self.ledger.unlistable:
+        if not (seen.is_pending or {*state.excluded.get(key, ())} - state.cluster.by_name.keys()):
+            self.ledger.unlistable.pop(key, None)
+        elif key in self.ledger.unlistable:
             self.notices.say(seen.key, "is left to Slurm: it excludes a node that is gone")
             return False
         if seen.is_pending and self._is_changed(seen):
@@ -290,7 +290,7 @@ class Observer:
             return False
         if self.is_given_up(seen.parent or seen.key):
             why = "is left to Slurm: no valid plan was made with it"
-            self.notices.say(seen.key, why, logging.WARNING)
+            self.notices.say(key, why, logging.WARNING)
             return False
         if refused := self.pins.refused(seen.key):
             nodes = choice.nodes or frozenset(self._state.cluster.by_name)

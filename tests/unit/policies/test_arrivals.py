@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from builders import a_job
+from dataclasses import replace
 
-from hadar_slurm.core.job import Job
+from builders import ROUND, a_job, a_snapshot
+
+from hadar_slurm.core.job import Job, Progress
 from hadar_slurm.policies.hadar.arrivals import Arrivals
+from hadar_slurm.policies.hadar.policy import Hadar
 
 HOUR_S = 3600.0
 
@@ -35,6 +38,26 @@ def test_where_jobs_came_at_several_times_more_are_expected() -> None:
     arrivals = Arrivals().after(came(0.0, 50 * HOUR_S))
     assert arrivals.are_expected(52 * HOUR_S)
     assert not arrivals.are_expected(52 * HOUR_S + 1.0)
+
+
+def test_a_job_that_is_requeued_has_not_come_again() -> None:
+    """Slurm shows the time of the requeue as that of the submission."""
+    first, second = came(0.0, 0.0)
+    moved = replace(second, spec=replace(second.spec, submitted_s=600.0))
+    again = replace(moved, progress=Progress(10.0, restarts=1))
+    assert Arrivals().after([first, second]).after([first, moved]).are_expected(900.0)
+    assert not Arrivals().after([first, second]).after([first, again]).are_expected(900.0)
+
+
+def test_a_policy_knows_when_jobs_came_from_round_to_round() -> None:
+    """Also from rounds in which no job can move."""
+    for can_move in (False, True):
+        early = a_job("1", submitted_s=0.0, can_checkpoint=can_move)
+        late = a_job("2", submitted_s=5 * HOUR_S, can_checkpoint=can_move)
+        first = Hadar().plan(a_snapshot("2xV100", early), ROUND)
+        round_ = replace(ROUND, memory=first.memory)
+        second = Hadar().plan(a_snapshot("2xV100", late, now_s=5 * HOUR_S), round_)
+        assert second.memory.arrivals == Arrivals(5 * HOUR_S, 5 * HOUR_S)
 
 
 def test_after_a_silence_longer_than_ever_nothing_is_expected() -> None:

@@ -1028,6 +1028,29 @@ def test_a_job_that_excludes_a_node_which_has_left_slurm_is_left_to_slurm(
     assert job.excluded == ("n2", "n3")
 
 
+def test_a_job_that_excludes_a_node_which_has_left_slurm_is_left_alone_as_it_runs(
+    tmp_path: Path,
+) -> None:
+    """Requeued for other GPUs, it could not be given them."""
+    site = Site(tmp_path, "v100:1,k80:1,k80:1")
+    for _ in range(3):
+        site.submit()
+    site.slurm.advance(1.0)
+    job = site.submit(excluded=("n3",))
+    del site.slurm.nodes["n3"]
+    site.apply()
+    key = JobId(job.key)
+    assert key in site.backend.ledger.unlistable
+    site.slurm.end(site.slurm.jobs[0], "COMPLETED")
+    site.slurm.advance(1.0)
+    assert job.state == "RUNNING"
+    site.backend.observe()
+    assert key in site.backend.ledger.unlistable
+    job.excluded = ()
+    site.backend.observe()
+    assert key not in site.backend.ledger.unlistable
+
+
 def test_a_job_that_excludes_a_node_without_gpus_is_steered_once_that_is_back(
     tmp_path: Path,
 ) -> None:
