@@ -166,7 +166,7 @@ def critical_key(
     first of its planned types.
     """
     planned_s, first, other = planned
-    if planned_s < (_STAYS_CRITICAL if is_running else _CRITICAL) * max(1.0, horizon_s):
+    if planned_s < (_STAYS_CRITICAL if is_running else _CRITICAL) * horizon_s:
         return None
     needed_s = planned_s
     if 0 < other < first:

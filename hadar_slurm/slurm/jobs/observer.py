@@ -280,11 +280,11 @@ class Observer:
         key, state = seen.key, self._state
         if not (seen.row.is_batch or seen.is_enrolled) or key in state.set_apart_by_detail:
             return False
-        if not (seen.is_pending or {*state.excluded.get(key, ())} - state.cluster.by_name.keys()):
-            self.ledger.unlistable.pop(key, None)
-        elif key in self.ledger.unlistable:
-            self.notices.say(seen.key, "is left to Slurm: it excludes a node that is gone")
-            return False
+        if key in self.ledger.unlistable:
+            if seen.is_pending or {*state.excluded.get(key, ())} - state.cluster.by_name.keys():
+                self.notices.say(key, "is left to Slurm: it excludes a node that is gone")
+                return False
+            del self.ledger.unlistable[key]
         if seen.is_pending and self._is_changed(seen):
             self.notices.say(seen.key, "is left to Slurm: its owner has changed its GPUs")
             return False

@@ -220,16 +220,29 @@ def test_gpus_are_freed_only_for_jobs_that_wait_in_the_queue(
     assert gapped(actions, {JobId("9")}, free) == left_out
 
 
+OLD, NEW = (22, 5, 8), (26, 5, 5)
+
+
 class Site:
     """A modelled Slurm with a V100 and a K80 node, and hadard in mode `steer`."""
 
     def __init__(self, directory: Path, nodes: str = "v100:1,k80:1") -> None:
         self.directory = directory
-        self.slurm = FakeSlurm(nodes, version=(26, 5, 5), spool=directory / "elsewhere")
+        self.slurm = FakeSlurm(nodes, version=NEW, spool=directory / "elsewhere")
         self.soon: dict[JobId, Gang] = {}
         self.runner = FakeRunner(slurm=self.slurm)
         self.adapter = CommandLine(self.runner)
         self.backend = self.new_backend()
+
+    @classmethod
+    def filled(cls, directory: Path, nodes: str, version: tuple[int, int, int] = NEW) -> Site:
+        """Return one with nodes of one GPU, of which each runs a job."""
+        site = cls(directory, nodes)
+        site.slurm.version = version
+        for _ in site.slurm.nodes:
+            site.submit()
+        site.slurm.advance(1.0)
+        return site
 
     def new_backend(self) -> SlurmBackend:
         """Return the backend of a hadard that has just started."""
@@ -981,9 +994,6 @@ def test_a_refused_start_is_told_from_one_that_came_too_late(
     assert job.excluded == ()
 
 
-OLD, NEW = (22, 5, 8), (26, 5, 5)
-
-
 @pytest.mark.parametrize(
     ("version", "is_lent", "left"),
     [
@@ -1002,11 +1012,7 @@ def test_a_job_that_excludes_a_node_which_has_left_slurm_is_left_to_slurm(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """hadard says so once, gives back what it can, and tries no more until the node is back."""
-    site = Site(tmp_path, "v100:1,k80:1,k80:1")
-    site.slurm.version = version
-    for _ in range(3):
-        site.submit()
-    site.slurm.advance(1.0)
+    site = Site.filled(tmp_path, "v100:1,k80:1,k80:1", version)
     job = site.submit(excluded=("n3",))
     if is_lent:
         site.apply()
@@ -1032,10 +1038,7 @@ def test_a_job_that_excludes_a_node_which_has_left_slurm_is_left_alone_as_it_run
     tmp_path: Path,
 ) -> None:
     """Requeued for other GPUs, it could not be given them."""
-    site = Site(tmp_path, "v100:1,k80:1,k80:1")
-    for _ in range(3):
-        site.submit()
-    site.slurm.advance(1.0)
+    site = Site.filled(tmp_path, "v100:1,k80:1,k80:1")
     job = site.submit(excluded=("n3",))
     del site.slurm.nodes["n3"]
     site.apply()
@@ -1054,10 +1057,7 @@ def test_a_job_that_excludes_a_node_which_has_left_slurm_is_left_alone_as_it_run
 def test_a_job_that_excludes_a_node_without_gpus_is_steered_once_that_is_back(
     tmp_path: Path,
 ) -> None:
-    site = Site(tmp_path, "v100:1,k80:1,k80:1")
-    for _ in range(3):
-        site.submit()
-    site.slurm.advance(1.0)
+    site = Site.filled(tmp_path, "v100:1,k80:1,k80:1")
     site.slurm.nodes["n4"] = FakeNode("n4", {})
     job = site.submit(excluded=("n4",))
     del site.slurm.nodes["n4"]
@@ -1071,11 +1071,7 @@ def test_a_job_that_excludes_a_node_without_gpus_is_steered_once_that_is_back(
 
 def test_what_is_lent_is_given_back_but_for_nodes_that_have_left_slurm(tmp_path: Path) -> None:
     """By `hadar release`."""
-    site = Site(tmp_path, "v100:1,k80:1,k80:1,k80:1")
-    site.slurm.version = OLD
-    for _ in range(4):
-        site.submit()
-    site.slurm.advance(1.0)
+    site = Site.filled(tmp_path, "v100:1,k80:1,k80:1,k80:1", OLD)
     job = site.submit(excluded=("n3", "n4"))
     site.apply()
     assert job.excluded == ("n2", "n3", "n4")
