@@ -44,9 +44,10 @@ def begins(
 
     All jobs have the snapshot's throughputs; no job arrives, no node fails, and unmanaged jobs keep
     their GPUs. A job is missing if it never starts, or was not found before `is_late`
-    became true. `memory` goes to the policy. Raises HadarError when a round fails.
+    became true. `memory` goes to the policy, which sees the snapshot's times. Raises HadarError
+    when a round fails.
     """
-    world = _ForecastBackend(SimBackend.from_snapshot(snapshot), snapshot.by_id, is_enough, is_late)
+    world = _ForecastBackend(SimBackend.from_snapshot(snapshot), snapshot, is_enough, is_late)
 
     def check(record: RoundRecord) -> None:
         if record.errors:
@@ -57,7 +58,7 @@ def begins(
         policy,
         check,
         length_s=round_s,
-        now_s=lambda: world.world.now_s,
+        now_s=lambda: world.now_s,
         clock=lambda: 0.0,  # nobody reads how long the rounds of a forecast take
         memory=memory,
         is_logged=False,
@@ -67,24 +68,28 @@ def begins(
 
 @dataclass
 class _ForecastBackend:
-    """The simulated cluster with the jobs' node and type limits, until enough have started."""
+    """The simulated cluster at times that go on from the snapshot's, until enough have started."""
 
     world: SimBackend
-    jobs: Mapping[JobId, Job]
+    snapshot: Snapshot
     is_enough: Callable[[Mapping[JobId, Begin]], bool]
     is_late: Callable[[], bool]
     begun: dict[JobId, Begin] = field(default_factory=dict)
 
+    @property
+    def now_s(self) -> float:
+        return self.snapshot.now_s + self.world.now_s
+
     def observe(self) -> Snapshot:
-        snapshot = self.world.observe()
-        return replace(snapshot, jobs=tuple(self._with_limits(job) for job in snapshot.jobs))
+        found = self.world.observe()
+        return replace(found, now_s=self.now_s, jobs=tuple(map(self._in_snapshot, found.jobs)))
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
         outcomes = self.world.apply(actions)
         done = (outcome.action for outcome in outcomes if outcome.status is Status.DONE)
-        for action in done:
-            if isinstance(action, Start) and self.jobs[action.job_id].phase is Phase.QUEUED:
-                self.begun.setdefault(action.job_id, Begin(self.world.now_s, action.gang))
+        for start in (action for action in done if isinstance(action, Start)):
+            if self.snapshot.by_id[start.job_id].phase is Phase.QUEUED:
+                self.begun.setdefault(start.job_id, Begin(self.world.now_s, start.gang))
         return outcomes
 
     def wait(self, until_s: float) -> Wake:
@@ -95,16 +100,15 @@ class _ForecastBackend:
         """
         if self.is_enough(self.begun) or self.is_late() or not self.world.is_busy:
             return Wake.STOP
-        return self.world.wait(until_s)
+        return self.world.wait(until_s - self.snapshot.now_s)
 
-    def _with_limits(self, job: Job) -> Job:
-        known = self.jobs[job.job_id]
+    def _in_snapshot(self, job: Job) -> Job:
+        """Return a simulated job with what the snapshot knows of it."""
         return replace(
-            job,
-            allowed_nodes=known.allowed_nodes,
+            known := self.snapshot.by_id[job.job_id],
+            phase=job.phase,
+            progress=job.progress,
+            allocation=job.allocation,
             bound_type=known.bound_type if job.phase is Phase.QUEUED else None,
-            fair_share=known.fair_share,
-            left_out=known.left_out,
-            limit_left_s=known.limit_left_s,
-            belief=known.belief,
+            is_pinned=False,
         )

@@ -75,9 +75,8 @@ class Hadar:
         most = most if expects else math.inf
         queue = Ranking(kinds, horizon, shares, most_critical=most).queue()
         immovable = {job.job_id for job in allocator.jobs if non_preemptible(allocator, job)}
-        selection = _TypeSelection(kinds, queue, immovable, by_regret=expects)
-        selection.run()
-        _reserve(allocator, queue, selection.chosen, immovable)
+        chosen = _TypeSelection(kinds, queue, immovable, by_regret=expects).chosen
+        _reserve(allocator, queue, chosen, immovable)
         if any(job.job_id in immovable for job in assign_nodes(allocator)):
             left = immovable - allocator.placed.keys()
             Insertion(kinds, [e.job for e in queue if e.job.job_id in left]).start()
@@ -193,9 +192,6 @@ class _TypeSelection:
         self._room = [allocator.room(gpu_type) for gpu_type in allocator.gpu_types]
         # The type of each entry.
         self.chosen: list[TypeIndex | None] = [None] * len(queue)
-
-    def run(self) -> None:
-        """Make the passes."""
         self._share_types(self._in_order())
 
     def _take(self, position: int, types: Sequence[TypeIndex]) -> TypeIndex | None:

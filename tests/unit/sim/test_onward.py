@@ -54,6 +54,42 @@ def waiting(name: str, submitted_s: float, gpus: int = 1, steps: int = 1000) -> 
     return a_job(name, gpus, steps=steps, throughputs=V100, submitted_s=submitted_s)
 
 
+class Watching:
+    """FIFO that keeps, of each plan, the time, when the jobs were submitted, and the memory."""
+
+    name = "watching"
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, list[float], object]] = []
+
+    def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
+        """Return the plan."""
+        submitted = [job.spec.submitted_s for job in snapshot.jobs]
+        self.seen.append((snapshot.now_s, submitted, round_.memory))
+        return YarnCapacity().plan(snapshot, round_)
+
+
+def test_the_policy_sees_the_times_of_its_memory() -> None:
+    """What it remembers, such as when the last job came, is in the times of the snapshot."""
+    policy, snapshot = Watching(), a_snapshot("1xV100", waiting("1", 4000.0), now_s=5000.0)
+    begins(snapshot, policy, is_enough=bool, round_s=360.0, is_late=lambda: False, memory="known")
+    assert policy.seen[0] == (5000.0, [4000.0], "known")
+
+
+def test_rounds_go_on_from_the_time_of_the_snapshot() -> None:
+    """The second job is planned again when the first has ended, 100 s later."""
+    policy = Watching()
+    snapshot = a_snapshot("1xV100", waiting("1", 4000.0), waiting("2", 4500.0), now_s=5000.0)
+    begins(
+        snapshot,
+        policy,
+        is_enough=lambda begun: JobId("2") in begun,
+        round_s=360.0,
+        is_late=lambda: False,
+    )
+    assert [time_s for time_s, _, _ in policy.seen][:2] == [5000.0, 5100.0]
+
+
 def test_who_waits_begins_when_those_ahead_have_ended() -> None:
     """The first job has 70 s left, then the second one runs for 100 s."""
     runs = a_job("1", steps=1000, done=300.0, on="n1:V100:1", throughputs=V100)
