@@ -75,7 +75,7 @@ class Hadar:
         most = most if expects else math.inf
         queue = Ranking(kinds, horizon, shares, most_critical=most).queue()
         immovable = {job.job_id for job in allocator.jobs if non_preemptible(allocator, job)}
-        chosen = _TypeSelection(kinds, queue, immovable, by_regret=expects).chosen
+        chosen = _TypeSelection(kinds, queue, immovable, shares, by_regret=expects).chosen
         _reserve(allocator, queue, chosen, immovable)
         if any(job.job_id in immovable for job in assign_nodes(allocator)):
             left = immovable - allocator.placed.keys()
@@ -184,10 +184,16 @@ class _TypeSelection:
     """Chooses a GPU type for each job of the queue, in two passes."""
 
     def __init__(
-        self, kinds: Kinds, queue: Sequence[Entry], immovable: Set[JobId], *, by_regret: bool
+        self,
+        kinds: Kinds,
+        queue: Sequence[Entry],
+        immovable: Set[JobId],
+        shares: Shares | None,
+        *,
+        by_regret: bool,
     ) -> None:
         self._kinds, self._queue, self._immovable = kinds, queue, immovable
-        self._by_regret = by_regret
+        self._shares, self._by_regret = shares, by_regret
         self._allocator = allocator = kinds.allocator
         self._room = [allocator.room(gpu_type) for gpu_type in allocator.gpu_types]
         # The type of each entry.
@@ -244,6 +250,7 @@ class _TypeSelection:
                     kind.num_gpus,
                     entry.left_s,
                     held=(gpu_types.index(held), entry.job.spec.restart_cost_s) if held else None,
+                    is_first=not self._shares or self._shares.is_behind(entry.job),
                 )
             )
         share_types(

@@ -23,29 +23,11 @@ OVERDUE, FIRST, BY_WORK, NOWHERE = range(4)
 # A job is critical when its planned time is this share of what is left of the horizon. One that
 # runs stays so a little longer: otherwise it would lose its GPUs as soon as it has got them.
 _CRITICAL, _STAYS_CRITICAL = 0.95, 0.93
-# A critical job on the first of its types keeps it until the time that another still needs on that
-# type is the whole horizon, less this share and these rounds: jobs that are to share a type one
-# after the other would otherwise swap it in every round.
-_SHARE_TO_SWAP, _ROUNDS_TO_SWAP = 0.01, 2.0
-# Any other running job goes before another that is shorter by less than this.
+# A running job that is not critical goes before one that is shorter by less than this.
 _RESTARTS_TO_STOP = 2
-# Orders those that keep a type; too small to change their order beside others.
-_TIE = 1e-3
 # The longest total time without GPUs before a job goes first: this, plus this many times its time
 # alone on its fastest type.
 _LONGEST_WAIT_S, _LONGEST_WAIT_TIMES = 172800.0, 20.0
-
-
-class AsPlanned(NamedTuple):
-    """A job on the types that the makespan program plans for it.
-
-    Its time left there, and its speeds, relative to its fastest type, on the first of them and on
-    the others (0: none).
-    """
-
-    left_s: float
-    on_first: float
-    on_others: float
 
 
 class Entry(NamedTuple):
@@ -117,19 +99,17 @@ class Ranking:
         allocator, kind = self.kinds.allocator, self.kinds.of(job)
         if (planned := horizon.planned.get(job.job_id)) is None:
             return None
+        horizon_s = max(1.0, horizon.ends_s - allocator.snapshot.now_s)
+        needed_s = planned.left_s(job.steps_left)
+        is_running = job.phase is Phase.RUNNING
+        if needed_s < (_STAYS_CRITICAL if is_running else _CRITICAL) * horizon_s:
+            return None
         # The planned types may have become unusable.
         its = planned.types(kind.by_speed) or self.kinds.cheapest(kind)
-        key = critical_key(
-            left_s,
-            AsPlanned(planned.left_s(job.steps_left), *planned.speeds(its, kind.speeds)),
-            max(1.0, horizon.ends_s - allocator.snapshot.now_s),
-            allocator.round.length_s,
-            is_running=job.phase is Phase.RUNNING,
-            is_on_first=allocator.runs_on(job) == allocator.gpu_types[its[0]],
-        )
-        if key is None:
-            return None
-        return Entry(FIRST, key, tie_break, job, self._own_first(job, kind, its), left_s)
+        first, other = planned.speeds(its, kind.speeds)
+        if 0 < other < first:
+            needed_s = min((left_s - horizon_s * other) / (first - other), horizon_s)
+        return Entry(FIRST, -needed_s, tie_break, job, self._own_first(job, kind, its), left_s)
 
     def _own_first(
         self, job: Job, kind: JobKind, types: tuple[TypeIndex, ...]
@@ -148,31 +128,3 @@ class Ranking:
         dearer_s = job.steps_left / kind.best * (costs[own] - costs[types[0]])
         is_moved = max(longer_s, dearer_s) > job.spec.restart_cost_s
         return types if is_moved else (own, *(i for i in types if i != own))
-
-
-def critical_key(
-    left_s: float,
-    planned: AsPlanned,
-    horizon_s: float,
-    round_s: float,
-    *,
-    is_running: bool,
-    is_on_first: bool,
-) -> float | None:
-    """Return the key of a job that fills the horizon; None for any other.
-
-    Of these goes first the one that needs the first of its planned types for most of the horizon.
-    `left_s` is the time left on the fastest type; `is_on_first` is whether the job runs on the
-    first of its planned types.
-    """
-    planned_s, first, other = planned
-    if planned_s < (_STAYS_CRITICAL if is_running else _CRITICAL) * horizon_s:
-        return None
-    needed_s = planned_s
-    if 0 < other < first:
-        needed_s = min((left_s - horizon_s * other) / (first - other), horizon_s)
-    if is_on_first and needed_s > 0:
-        margin_s = _SHARE_TO_SWAP * horizon_s + _ROUNDS_TO_SWAP * round_s
-        # Of those that keep the type, the one that needs it least is the first to leave.
-        needed_s = max(needed_s, horizon_s - margin_s + _TIE * needed_s)
-    return -needed_s

@@ -171,6 +171,11 @@ class Shares:
         asked = [WantedService("", 0.0) if job is None else self._asked(job) for job in jobs]
         return dealt(asked, leads, self.budget)
 
+    def is_behind(self, job: Job) -> bool:
+        """Return whether a job's user is behind a share by half the budget, or not known."""
+        lead = self.leads.gpu_s.get(job.spec.user, 0.0)
+        return not job.spec.user or lead <= -0.5 * self.budget
+
     def goes_by_limit(self, job: Job) -> bool:
         """Return whether what is claimed of a job does not count beside other users' jobs."""
         return self.is_shared and job.limit_left_s is not None

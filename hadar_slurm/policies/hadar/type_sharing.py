@@ -13,7 +13,9 @@ have to migrate again, divided by `_STAYS`.
 Which types the jobs get is a transportation problem. Vogel's approximation (Reinfeld and Vogel,
 Mathematical Programming, Prentice-Hall 1958) solves it: the job whose *regret*, the worth of its
 best type less that of the next, is largest takes its best type; once a type is full, regrets are
-computed again. A job that can use one type only comes first, since the order lets it run.
+computed again. A job that can use one type only comes first, since the order lets it run; beside
+other users' jobs only while its user is behind a share (shares.py), or naming the fastest type
+alone would always get it.
 """
 
 from __future__ import annotations
@@ -43,14 +45,15 @@ def worths(
     left_s: float,
     *,
     held: tuple[TypeIndex, float] | None = None,
+    is_first: bool = True,
 ) -> list[Worth]:
     """Return the worth of each of `types` to a job, the best first; of equals the first in `types`.
 
-    The worth of an only type is infinite. `speeds`: by type, relative to the job's fastest;
-    `left_s`: seconds on that; `held`: the type on which it runs, and what a migration costs, in
-    seconds.
+    The worth of an only type is infinite to a job that `is_first`. `speeds`: by type, relative to
+    the job's fastest; `left_s`: seconds on that; `held`: the type on which it runs, and what a
+    migration costs, in seconds.
     """
-    if len(types) == 1:
+    if is_first and len(types) == 1:
         return [(math.inf, types[0])]
     left_s = max(1.0, left_s)
     unit = 1.0 / (left_s**_URGENCY * num_gpus**_PER_GPU)

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from builders import ROUND, a_cluster, a_job, a_snapshot, placed_by, some_rates
 
+from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job
 from hadar_slurm.policies.hadar.arrivals import Arrivals
+from hadar_slurm.policies.hadar.makespan_lp import Horizon, Planned
 from hadar_slurm.policies.hadar.policy import Hadar, Memory
-from hadar_slurm.policies.hadar.ranking import AsPlanned, critical_key
 from hadar_slurm.policies.policy import SolverLimits
 from hadar_slurm.sim.backend import GAVEL_RULES
 
@@ -92,47 +93,19 @@ def test_a_critical_job_is_not_stopped_for_one_that_is_hardly_later() -> None:
     assert placed["1"] == "n1:V100:1"
 
 
-def key_of(first_s: float, *, is_on_first: bool, horizon_s: float = 100_000.0) -> float:
-    """Return the key of a job that needs its first type for `first_s`, else half of it."""
-    left_s = first_s + (horizon_s - first_s) / 2
-    found = critical_key(
-        left_s,
-        AsPlanned(horizon_s, 1.0, 0.5),
-        horizon_s,
-        360.0,
-        is_running=True,
-        is_on_first=is_on_first,
-    )
-    assert found is not None
-    return found
-
-
-def test_critical_jobs_that_share_a_type_swap_it_once() -> None:
-    """The job that has it keeps it until another needs it for all but 1.72 % of the horizon."""
-    margin_s = 0.01 * 100_000 + 2 * 360
-    here = key_of(20_000.0, is_on_first=True)
-    assert here < key_of(100_000.0 - margin_s - 100, is_on_first=False)
-    assert here > key_of(100_000.0 - margin_s + 100, is_on_first=False)
-    # Of those that have it, the one that needs it least leaves; one that needs it no longer, first.
-    assert key_of(19_000.0, is_on_first=True) > here
-    assert key_of(0.0, is_on_first=True) > key_of(10.0, is_on_first=False)
-
-
 def test_a_critical_job_that_runs_stays_critical_a_little_longer() -> None:
-    """Waiting it is critical from 95 % of the horizon on, running until 93 %."""
-    found = {}
-    for share in (0.96, 0.94, 0.92):
-        for is_running in (False, True):
-            found[share, is_running] = critical_key(
-                share,
-                AsPlanned(share, 1.0, 0.0),
-                1.0,
-                0.0,
-                is_running=is_running,
-                is_on_first=is_running,
-            )
-    critical = {case for case, key in found.items() if key is not None}
-    assert critical == {(0.96, False), (0.96, True), (0.94, True)}
+    """Waiting it goes before a shorter one from 95 % of the horizon on, running until 93 %."""
+    both, types = frozenset(map(JobId, "19")), a_cluster("1xV100").gpus_by_type
+    for share, expected in ((0.96, "99"), (0.94, "19"), (0.92, "11")):
+        steps, found = round(share * 1e5), ""
+        planned = {JobId("9"): Planned((steps / 10,), steps)}
+        horizon = Horizon(0.0, 1e4, both, (1.0,), planned, gpu_types=tuple(types))
+        round_ = replace(ROUND, memory=Memory(horizon, Arrivals(0.0)))
+        for on in ("", "n1:V100:1"):
+            long = a_job("9", steps=steps, on=on, throughputs=V100)
+            short = a_job("1", steps=2000, throughputs=V100)
+            found += "".join(placed_by(Hadar().plan(a_snapshot("1xV100", short, long), round_)))
+        assert found == expected
 
 
 def test_nobody_waits_for_ever() -> None:

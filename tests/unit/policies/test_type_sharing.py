@@ -62,6 +62,14 @@ def test_a_job_that_runs_on_one_type_only_gets_it() -> None:
     assert shared([short, long], [1, 1], [1, 1]) == [SLOW, FAST]
 
 
+def test_one_type_only_counts_by_its_worth_where_it_is_not_first() -> None:
+    """A longer job waits for the only type that it may have; a shorter one gets it."""
+    other = worth(HOUR_S, 1.0, 0.5)
+    longer, shorter = ([*worths((1.0,), (FAST,), 1, s, is_first=False)] for s in (6e4, 60.0))
+    assert shared([longer, other], [1, 1], [1, 1]) == [None, FAST]
+    assert shared([shorter, other], [1, 1], [1, 1]) == [FAST, SLOW]
+
+
 def test_a_gang_without_room_takes_its_next_type_or_none() -> None:
     """The gang of four has the largest regret, but fits the slow type only."""
     gang, single = worth(60.0, 1.0, 0.1, num_gpus=4), worth(HOUR_S, 1.0, 0.5)
