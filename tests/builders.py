@@ -227,8 +227,7 @@ def is_so(why: WaitReason, snapshot: Snapshot, plan: Plan, job: Job) -> bool:
         case WaitReason.WOULD_TIE:
             return bool(now) and all(would_bind(snapshot, job, gang) for gang in now)
         case WaitReason.BETTER_LATER:
-            # One that can migrate waits only for what a job with GPUs leaves.
-            return bool(now) and bool(not job.spec.can_checkpoint or plan.allocations)
+            return bool(now) and not job.spec.can_checkpoint
         case WaitReason.OUTBID:
             return could
 

@@ -86,8 +86,7 @@ def law_no_gpu_is_idle_while_a_job_could_use_it(
 ) -> None:
     """Work conservation: no waiting job fits the free GPUs, and none is stopped without need.
 
-    Except jobs that will end sooner on other GPUs: that could not migrate afterwards, or that wait
-    for GPUs that others may leave within the round.
+    Except jobs that could not migrate afterwards: they wait for GPUs with which they end sooner.
     """
     if why_gpus_may_idle(policy, snapshot.rules):
         return
@@ -98,7 +97,7 @@ def law_no_gpu_is_idle_while_a_job_could_use_it(
             continue
         if waiting[job.job_id] is WaitReason.BETTER_LATER:
             event("waits for better GPUs")
-            assert not job.spec.can_checkpoint or _may_free_gpus(snapshot, round_, plan)
+            assert not job.spec.can_checkpoint
             continue
         fitting = gangs_that_fit(snapshot, job, free, only_uniform=policy.name in UNIFORM_ONLY)
         found = next((gang for gang in fitting if not would_bind(snapshot, job, gang)), None)
@@ -107,16 +106,6 @@ def law_no_gpu_is_idle_while_a_job_could_use_it(
             assert any(free[slot] < count for slot, count in gang.slots), (
                 f"job {job.job_id} is to leave {gang}, which nobody gets"
             )
-
-
-def _may_free_gpus(snapshot: Snapshot, round_: Round, plan: Plan) -> bool:
-    """Return whether a job that has GPUs may end before the round does."""
-    placed = (snapshot.by_id[job_id] for job_id, _ in plan.allocations)
-    types = snapshot.cluster.gpus_by_type
-    return any(
-        job.steps_left < job.spec.throughputs.best(types, job.spec.num_gpus) * round_.left_s
-        for job in placed
-    )
 
 
 def law_who_runs_is_stopped_by_those_only_that_preempt(

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hadar_slurm.core.job import Job
-
-# Jobs are expected for at least this long after the last one.
-_WINDOW_S = 7200.0
+from hadar_slurm.policies.hadar import tuning
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +32,12 @@ class Arrivals:
         gaps = [b - a for a, b in pairwise(times_s if is_first else (self.last_s, *times_s))]
         longest_s = max([self.longest_gap_s, *gaps])
         # Of those seen at first, jobs that came between two may have ended.
-        return Arrivals(times_s[-1], min(longest_s, _WINDOW_S) if is_first else longest_s)
+        return Arrivals(times_s[-1], min(longest_s, tuning.EXPECTED_S) if is_first else longest_s)
 
     def are_expected(self, now_s: float) -> bool:
         """Return whether more are to be expected.
 
         None if nothing has come for longer than ever before, and than two hours.
         """
-        most_s = max(_WINDOW_S, self.longest_gap_s)
+        most_s = max(tuning.EXPECTED_S, self.longest_gap_s)
         return self.longest_gap_s > 0.0 and now_s - self.last_s <= most_s

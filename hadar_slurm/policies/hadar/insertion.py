@@ -20,7 +20,8 @@ jobs would wait is found without prices first. Where none waits GPUs cost nothin
 
 Run times are those of the steps left: where sizes are learned, of the mean, and of what runs, of
 the index (core/lengths/belief.py), since of many the first end long before their means. A limit
-that may end the job on a type costs it and as much work again, times the probability.
+that may end the job on a type costs it, as much work again, and the time until its owner has
+noticed, times the probability.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import nsmallest
 from itertools import accumulate, chain, starmap
 from operator import mul, sub
@@ -38,13 +39,12 @@ from hadar_slurm.core.cluster import GpuType, JobId, Slot, TypeIndex
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.placement.allocator import Allocator
+from hadar_slurm.policies.hadar import tuning
 from hadar_slurm.policies.hadar.kinds import Kinds
 
 # GPUs are reserved and priced for at most this number of jobs, as by bf_max_job_test of Slurm.
 _MOST_JOBS = 200
 _EXACT_S = 3600.0  # up to here the times of releases are exact
-# What a second of waiting counts, beside one of run time.
-_WAIT_FACTOR = 1.5
 
 
 class FreedGpus(NamedTuple):
@@ -106,10 +106,7 @@ class FreeTimes:
     that can move releases its GPUs at the end of the round, if it does not end before.
     """
 
-    def __init__(
-        self, allocator: Allocator, jobs: Iterable[Job], without: Collection[JobId] = ()
-    ) -> None:
-        """`without`: placed jobs whose GPUs do not count."""
+    def __init__(self, allocator: Allocator, jobs: Iterable[Job]) -> None:
         self._allocator = allocator
         # Nodes that the same jobs may use are one pool.
         users: defaultdict[Slot, list[object]] = defaultdict(list)
@@ -117,7 +114,7 @@ class FreeTimes:
             for gpu_type in allocator.by_speed(job):
                 for slot in allocator.slots_for(job, gpu_type):
                     users[slot].append(alike)
-        self._releases = _releases(allocator, without) if users else {}
+        self._releases = _releases(allocator) if users else {}
         shared: defaultdict[tuple[GpuType, tuple[object, ...]], list[FreedGpus]] = defaultdict(list)
         for slot, group in users.items():
             shared[slot.gpu_type, tuple(group)] += self._releases.get(slot, ())
@@ -182,13 +179,11 @@ def _begin_s(slots: Iterable[Sequence[FreedGpus]], nodes: int, gpus: int) -> flo
     return nsmallest(nodes, begins_s)[-1] if len(begins_s) >= nodes else math.inf
 
 
-def _releases(allocator: Allocator, without: Collection[JobId]) -> dict[Slot, list[FreedGpus]]:
+def _releases(allocator: Allocator) -> dict[Slot, list[FreedGpus]]:
     """Return when the free and placed GPUs of each slot become free."""
     found = {slot: [FreedGpus(0.0, free)] for slot, free in allocator.free.items() if free > 0}
     jobs = allocator.snapshot.by_id
     for job_id, allocation in allocator.placed.items():
-        if job_id in without:
-            continue
         job = jobs[job_id]
         throughput = allocator.placed_throughput(job)
         left_s = job.steps_left / throughput if throughput > 0 else math.inf
@@ -211,6 +206,16 @@ class _Place(NamedTuple):
     lasts_s: float
     gpu_type: GpuType
     held_s: float
+    # Of the costs, those of an end at the time limit.
+    lost_s: float
+
+
+def ended_by_limits(kinds: Kinds) -> float:
+    """Return how many of the jobs that start are believed to be ended by their time limits."""
+    allocator = kinds.allocator
+    jobs = map(allocator.snapshot.by_id.__getitem__, allocator.placed)
+    starts = [job for job in jobs if job.phase is Phase.QUEUED and kinds.of(job).best]
+    return sum(_risk(j, allocator.placed_throughput(j) / kinds.of(j).best) for j in starts)
 
 
 def non_preemptible(allocator: Allocator, job: Job) -> bool:
@@ -261,6 +266,8 @@ class Insertion:
         if only_now and job.steps_left >= self._failed.get(alike, math.inf):
             return None
         place = self._best(self._table, job, only_now=only_now)
+        if only_now and place and place.lost_s > place.lasts_s:
+            return None  # it was compared with no later place, where its limit may suffice
         if place:
             lasts_s = place.start_s - place.held_s + place.lasts_s
             self._table.take(job, place.gpu_type, place.held_s, lasts_s)
@@ -289,9 +296,9 @@ class Insertion:
             start_s = table.first_s(job, gpu_type, lasts_s, from_s)
         prices = self.prices.get(job.job_id)
         price = prices[index] * kind.num_gpus if prices else 0.0
-        cost_s = _WAIT_FACTOR * start_s + lasts_s * (1.0 + price)
-        cost_s += _lost_s(job, kind.speeds[index])
-        place = _Place(cost_s, start_s, lasts_s, gpu_type, held_s=held_s)
+        lost_s = _lost_s(job, kind.speeds[index])
+        cost_s = tuning.WAIT_FACTOR * start_s + lasts_s * (1.0 + price) + lost_s
+        place = _Place(cost_s, start_s, lasts_s, gpu_type, held_s=held_s, lost_s=lost_s)
         return place if start_s < math.inf and not (only_now and start_s > 0) else None
 
     def _priced(self, jobs: Sequence[Job]) -> Mapping[JobId, Sequence[float]]:
@@ -319,9 +326,14 @@ class Insertion:
         return found
 
 
+def _risk(job: Job, speed: float) -> float:
+    """Return the probability that its time limit ends a job on a relative speed."""
+    if job.belief is None or job.spec.limit_s == math.inf:
+        return 0.0
+    return job.belief.beyond(job.spec.limit_s * speed)
+
+
 def _lost_s(job: Job, speed: float) -> float:
     """Return what a job loses, on the mean, where its time limit ends it: on a relative speed."""
-    limit_s = job.spec.limit_s
-    if job.belief is None or limit_s == math.inf:
-        return 0.0
-    return job.belief.beyond(limit_s * speed) * limit_s * (1.0 + speed)
+    risk = _risk(job, speed)
+    return risk * (job.spec.limit_s * (1.0 + speed) + tuning.NOTICED_S) if risk else 0.0

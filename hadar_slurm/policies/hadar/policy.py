@@ -19,25 +19,18 @@ from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.errors import SolverError
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.placement.node_assignment import assign_nodes
+from hadar_slurm.policies.hadar import tuning
 from hadar_slurm.policies.hadar.arrivals import Arrivals
-from hadar_slurm.policies.hadar.insertion import Insertion, non_preemptible
+from hadar_slurm.policies.hadar.insertion import Insertion, ended_by_limits, non_preemptible
 from hadar_slurm.policies.hadar.kinds import Kinds
 from hadar_slurm.policies.hadar.makespan_lp import Demand, Horizon, find_horizon
 from hadar_slurm.policies.hadar.ranking import BY_WORK, Entry, Ranking
 from hadar_slurm.policies.hadar.shares import Leads, Shares
-from hadar_slurm.policies.hadar.short_waits import take_back_slow_starts
 from hadar_slurm.policies.hadar.type_sharing import share_types, worths
 from hadar_slurm.policies.policy import DEFAULT_USER_SHARES, PolicyOptions, SolverLimits, open_gpus
 
-# The program is solved again after this time if jobs came or went, and after this share of the
-# horizon even if none did, since plan and progress drift apart.
-_RENEW_S, _RENEW_SHARE = 1800.0, 0.02
-# While more jobs are expected, critical jobs on at most this share of the GPUs go before shorter
-# ones: a short makespan is of use only if no later job comes.
-_CRITICAL_SHARE = 0.05
-# A round ends early, after this share of its length, where that spares a job without GPUs this many
-# times its time left.
-_LEAST_ROUND, _TIMES_TOO_LONG = 1 / 3, 4.0
+# After this time the program is solved again if jobs came or went.
+_RENEW_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,49 +57,31 @@ class Hadar:
         memory = round_.memory if isinstance(round_.memory, Memory) else Memory()
         kinds = Kinds(allocator)
         able = [j for j in snapshot.plannable if j.steps_left > 0 and kinds.of(j).best]
-        if able and not any(job.spec.can_checkpoint for job in snapshot.plannable):
-            return self._inserted(kinds, able, memory)
-        horizon, is_new = self._horizon(kinds, able, memory.horizon)
+        moves = not able or any(job.spec.can_checkpoint for job in snapshot.plannable)
         arrivals = memory.arrivals.after(able)
         expects = arrivals.are_expected(snapshot.now_s)
-        kinds.prices = horizon.prices if horizon and not expects else None
+        horizon, is_new = None, False
+        if moves or not expects:
+            horizon, is_new = self._horizon(kinds, able, memory.horizon)
+        if moves and horizon and not expects:
+            kinds.prices = horizon.prices
         shares = Shares.of(kinds, able, self.user_shares, memory.leads)
-        most = _CRITICAL_SHARE * sum(open_gpus(snapshot, allocator.gpu_types))
+        most = tuning.CRITICAL_SHARE * sum(open_gpus(snapshot, allocator.gpu_types))
         most = most if expects else math.inf
         queue = Ranking(kinds, horizon, shares, most_critical=most).queue()
-        immovable = {job.job_id for job in allocator.jobs if non_preemptible(allocator, job)}
-        chosen = _TypeSelection(kinds, queue, immovable, shares, by_regret=expects).chosen
-        _reserve(allocator, queue, chosen, immovable)
-        if any(job.job_id in immovable for job in assign_nodes(allocator)):
-            left = immovable - allocator.placed.keys()
-            Insertion(kinds, [e.job for e in queue if e.job.job_id in left]).start()
-        movable = [entry.job for entry in queue if entry.job.job_id not in immovable]
-        allocator.fill(movable)
-        late = take_back_slow_starts(allocator, movable)
-        if late:
-            allocator.fill(job for job in movable if job.job_id not in late)
+        if moves:
+            patient = _share(kinds, queue, shares, by_regret=expects)
+            prices: Sequence[float] = kinds.prices or ()
+        else:
+            patient, prices = _insert(kinds, queue)
         figures = {"solved": float(is_new), "expects": float(expects)}
+        figures["ended_by_limits"] = ended_by_limits(kinds)
         if horizon:
             figures["horizon_s"] = horizon.ends_s - snapshot.now_s
-        for gpu_type, price in zip(allocator.gpu_types, kinds.prices or (), strict=False):
-            figures[f"price.{gpu_type}"] = price
+        figures |= {f"price.{t}": p for t, p in zip(allocator.gpu_types, prices, strict=False)}
         memory = Memory(horizon, arrivals, shares.after() if shares else None)
-        plan = allocator.plan(figures=figures, memory=memory, patient=immovable | late)
-        return replace(plan, next_round_s=_next_round_s(allocator, queue))
-
-    def _inserted(self, kinds: Kinds, able: Sequence[Job], memory: Memory) -> Plan:
-        """Return the plan where no job can move: shortest service first (insertion.py)."""
-        shares = Shares.of(kinds, able, self.user_shares, memory.leads)
-        queue = Ranking(kinds, shares=shares).queue()
-        jobs = [e.job for e in queue if e.types and e.job.phase is Phase.QUEUED]
-        insertion = Insertion(kinds, jobs)
-        waits, first = insertion.start(), insertion.prices.get(jobs[0].job_id, ()) if jobs else ()
-        # Those that fit no type mix several.
-        kinds.allocator.fill(entry.job for entry in queue if not entry.types)
-        leads = shares.after() if shares else None
-        memory = replace(memory, arrivals=memory.arrivals.after(able), leads=leads)
-        figures = {f"price.{k}": p for k, p in zip(kinds.allocator.gpu_types, first, strict=False)}
-        return kinds.allocator.plan(figures=figures, memory=memory, patient=waits)
+        plan = allocator.plan(figures=figures, memory=memory, patient=patient)
+        return replace(plan, next_round_s=_next_round_s(allocator, queue)) if moves else plan
 
     def _horizon(
         self, kinds: Kinds, able: Sequence[Job], known: Horizon | None
@@ -136,9 +111,36 @@ class Hadar:
         return replace(horizon, jobs=ids, gpu_types=allocator.gpu_types), True
 
 
+def _share(
+    kinds: Kinds, queue: Sequence[Entry], shares: Shares | None, *, by_regret: bool
+) -> Set[JobId]:
+    """Place jobs of which some can move; return those that may wait although they could start."""
+    allocator = kinds.allocator
+    immovable = {job.job_id for job in allocator.jobs if non_preemptible(allocator, job)}
+    chosen = _TypeSelection(kinds, queue, immovable, shares, by_regret=by_regret).chosen
+    _reserve(allocator, queue, chosen, immovable)
+    if any(job.job_id in immovable for job in assign_nodes(allocator)):
+        left = immovable - allocator.placed.keys()
+        Insertion(kinds, [e.job for e in queue if e.job.job_id in left]).start()
+    allocator.fill(entry.job for entry in queue if entry.job.job_id not in immovable)
+    return immovable
+
+
+def _insert(kinds: Kinds, queue: Sequence[Entry]) -> tuple[Set[JobId], Sequence[float]]:
+    """Place jobs that cannot move by insertion; return those that wait, and the first one's prices.
+
+    Those that fit no type mix several.
+    """
+    jobs = [e.job for e in queue if e.types and e.job.phase is Phase.QUEUED]
+    insertion = Insertion(kinds, jobs)
+    waits = insertion.start()
+    kinds.allocator.fill(entry.job for entry in queue if not entry.types)
+    return waits, insertion.prices.get(jobs[0].job_id, ()) if jobs else ()
+
+
 def _is_stale(known: Horizon, jobs: Sequence[Job], now_s: float) -> bool:
     age_s, left_s = now_s - known.made_s, known.ends_s - now_s
-    is_old = left_s <= 0 or age_s > _RENEW_SHARE * left_s
+    is_old = left_s <= 0 or age_s > tuning.RENEW_SHARE * left_s
     return is_old or (age_s >= _RENEW_S and known.jobs != {job.job_id for job in jobs})
 
 
@@ -166,12 +168,12 @@ def _next_round_s(allocator: Allocator, queue: Sequence[Entry]) -> float | None:
     """Return when the next round is to begin if a new short job would wait too long for it."""
     round_, now_s = allocator.round, allocator.snapshot.now_s
     passed_s = round_.length_s - round_.left_s
-    begins_in_s = max(0.0, _LEAST_ROUND * round_.length_s - passed_s)
+    begins_in_s = max(0.0, tuning.LEAST_ROUND * round_.length_s - passed_s)
     spared_s = round_.left_s - begins_in_s
     if round_.may_move or spared_s <= 0:
         return None
     is_due = any(
-        _TIMES_TOO_LONG * entry.left_s <= spared_s
+        tuning.TIMES_TOO_LONG * entry.left_s <= spared_s
         for entry in queue
         if entry.types
         and entry.job.job_id not in allocator.placed

@@ -14,20 +14,13 @@ from typing import NamedTuple
 
 from hadar_slurm.core.cluster import TypeIndex
 from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.policies.hadar import tuning
 from hadar_slurm.policies.hadar.kinds import JobKind, Kinds
 from hadar_slurm.policies.hadar.makespan_lp import Horizon
-from hadar_slurm.policies.hadar.shares import IMMOVABLE, Shares, fair_weight
+from hadar_slurm.policies.hadar.shares import Shares, fair_weight
 
 # Ranks, the first served first: overdue, critical, by remaining work, able to run nowhere.
 OVERDUE, FIRST, BY_WORK, NOWHERE = range(4)
-# A job is critical when its planned time is this share of what is left of the horizon. One that
-# runs stays so a little longer: otherwise it would lose its GPUs as soon as it has got them.
-_CRITICAL, _STAYS_CRITICAL = 0.95, 0.93
-# A running job that is not critical goes before one that is shorter by less than this.
-_RESTARTS_TO_STOP = 2
-# The longest total time without GPUs before a job goes first: this, plus this many times its time
-# alone on its fastest type.
-_LONGEST_WAIT_S, _LONGEST_WAIT_TIMES = 172800.0, 20.0
 
 
 class Entry(NamedTuple):
@@ -77,7 +70,8 @@ class Ranking:
         types = self.kinds.cheapest(kind)
         had_s = job.progress.service_gpu_s / spec.num_gpus
         waited_s = allocator.snapshot.now_s - spec.submitted_s - had_s
-        if waited_s > _LONGEST_WAIT_S + _LONGEST_WAIT_TIMES * spec.total_steps / kind.best:
+        alone_s = spec.total_steps / kind.best
+        if waited_s > tuning.LONGEST_WAIT_S + tuning.LONGEST_WAIT_TIMES * alone_s:
             types = self._own_first(job, kind, types)
             return Entry(OVERDUE, -waited_s, tie_break, job, types, left_s)
         if self.horizon and not (shares and shares.goes_by_limit(job)):
@@ -88,8 +82,8 @@ class Ranking:
         stays_s = spec.restart_cost_s if job.phase is Phase.RUNNING else 0.0
         weight = spec.num_gpus / (1.0 if job.fair_share is None else fair_weight(job.fair_share))
         if shares and spec.user and not spec.can_checkpoint:
-            weight *= IMMOVABLE
-        key = weight * max(0.0, left_s - _RESTARTS_TO_STOP * stays_s)
+            weight *= tuning.IMMOVABLE
+        key = weight * max(0.0, left_s - tuning.RESTARTS * stays_s)
         return Entry(BY_WORK, key, tie_break, job, self._own_first(job, kind, types), left_s)
 
     def _if_critical(
@@ -101,8 +95,9 @@ class Ranking:
             return None
         horizon_s = max(1.0, horizon.ends_s - allocator.snapshot.now_s)
         needed_s = planned.left_s(job.steps_left)
-        is_running = job.phase is Phase.RUNNING
-        if needed_s < (_STAYS_CRITICAL if is_running else _CRITICAL) * horizon_s:
+        # One that runs stays critical until the program is solved again.
+        margin = tuning.RENEW_SHARE if job.phase is Phase.RUNNING else 0.0
+        if needed_s < (tuning.CRITICAL - margin) * horizon_s:
             return None
         # The planned types may have become unusable.
         its = planned.types(kind.by_speed) or self.kinds.cheapest(kind)

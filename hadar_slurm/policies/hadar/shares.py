@@ -27,17 +27,12 @@ from statistics import fmean
 from typing import NamedTuple
 
 from hadar_slurm.core.job import Job
+from hadar_slurm.policies.hadar import tuning
 from hadar_slurm.policies.hadar.kinds import Kinds
 from hadar_slurm.policies.policy import open_gpus
 
-# The budget at a strictness of one half: this long a share.
+# The budget at a strictness of one half, by definition: this long a share.
 _HALF_S = 3600.0
-# A lead, either way, is at most this long a share, or the budget if that is more: use of GPUs that
-# no other user wanted is soon forgotten, and little use gives no right to all GPUs afterwards.
-_MOST_S = 4 * 3600.0
-# A job that cannot move is ranked as if this many times its work were left: it keeps its GPUs when
-# a shorter one comes, and one that can move gives them up.
-IMMOVABLE = 2.0
 
 
 class WantedService(NamedTuple):
@@ -113,7 +108,7 @@ def share_of(jobs: Sequence[Job]) -> float:
 
 def most_of(budget: float, share: float) -> float:
     """Return the largest lead in GPU-seconds, where `share` are the GPUs of one share."""
-    return max(budget, _MOST_S * share)
+    return max(budget, tuning.MOST_LEAD_S * share)
 
 
 def budget_of(strictness: float, share: float) -> float:

@@ -7,8 +7,8 @@ The *worth* of a type to a job is
 with the speed and the time left relative to the job's fastest type. So comparative advantage is
 priced by remaining time: a job of five minutes does not give up a type on which it runs ten times
 as fast because a job of a week gains a little more from it. To a running job, another type than its
-own is worth what its speed is over the whole rest with `_RESTARTS` restarts, since it will probably
-have to migrate again, divided by `_STAYS`.
+own is worth what its speed is over the whole rest with `RESTARTS` restarts, since it will probably
+have to migrate again, divided by `STAYS`.
 
 Which types the jobs get is a transportation problem. Vogel's approximation (Reinfeld and Vogel,
 Mathematical Programming, Prentice-Hall 1958) solves it: the job whose *regret*, the worth of its
@@ -26,14 +26,10 @@ from operator import itemgetter
 from typing import TypeAlias
 
 from hadar_slurm.core.cluster import TypeIndex
+from hadar_slurm.policies.hadar import tuning
 
 # The worth of a type to a job, and the type.
 Worth: TypeAlias = tuple[float, TypeIndex]
-
-# A change of type counts as this many restarts, and must gain this factor beside them.
-_RESTARTS, _STAYS = 3.0, 1.05
-# The exponents on the time left and on the number of GPUs.
-_URGENCY, _PER_GPU = 0.5, 0.5
 
 _worth = itemgetter(0)
 
@@ -56,12 +52,12 @@ def worths(
     if is_first and len(types) == 1:
         return [(math.inf, types[0])]
     left_s = max(1.0, left_s)
-    unit = 1.0 / (left_s**_URGENCY * num_gpus**_PER_GPU)
+    unit = 1.0 / (left_s * num_gpus) ** tuning.URGENCY
     if held is None:
         found = [(unit * speeds[index], index) for index in types]
     else:
         own, restart_s = held
-        moved = unit / _STAYS / (1.0 + _RESTARTS * restart_s / left_s)
+        moved = unit / tuning.STAYS / (1.0 + tuning.RESTARTS * restart_s / left_s)
         found = [((unit if index == own else moved) * speeds[index], index) for index in types]
     found.sort(key=_worth, reverse=True)
     return found

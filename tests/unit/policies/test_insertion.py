@@ -18,6 +18,7 @@ from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import Round
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.policies.hadar import insertion
+from hadar_slurm.policies.hadar.arrivals import Arrivals
 from hadar_slurm.policies.hadar.insertion import (
     FreedGpus,
     FreeGpus,
@@ -26,9 +27,11 @@ from hadar_slurm.policies.hadar.insertion import (
     non_preemptible,
 )
 from hadar_slurm.policies.hadar.kinds import Kinds
-from hadar_slurm.policies.hadar.policy import Hadar
+from hadar_slurm.policies.hadar.policy import Hadar, Memory
 
 BOTH = some_rates(V100=10.0, K80=1.0)
+# More jobs are expected.
+OPEN = replace(ROUND, memory=Memory(arrivals=Arrivals(0.0, longest_gap_s=60.0)))
 LATER = replace(ROUND, may_move=False)
 
 
@@ -39,7 +42,7 @@ def fixed(name: str, gpus: int = 1, *, steps: int, on: str = "", shape: Shape | 
     return replace(job, spec=replace(job.spec, can_checkpoint=False, shapes=shapes))
 
 
-def plan(cluster: str, *jobs: Job, round_: Round = ROUND) -> dict[str, str]:
+def plan(cluster: str, *jobs: Job, round_: Round = OPEN) -> dict[str, str]:
     return placed_by(Hadar().plan(a_snapshot(cluster, *jobs), round_))
 
 
@@ -175,20 +178,48 @@ def test_gpus_cost_what_those_behind_would_wait() -> None:
     assert plan("1xV100,1xK80", runs, job, *behind)["2"] == "n2:K80:1"
 
 
-def test_a_job_keeps_off_the_type_on_which_its_limit_would_end_it() -> None:
-    """It is believed to take 120 s to 170 s on a V100, free in 1,000 s, and 1,450 s on the K80."""
+def limited(job: Job, limit_s: float) -> Job:
+    """Return the job with a limit, believed to take 120 s to 170 s on its fastest type."""
     ends = tuple(1.0 if where == 1 else 0.0 for where in range(NUM_BINS + 1))
-    runs = fixed("1", steps=10_000, on="n1:V100:1")
-    job = replace(fixed("2", steps=1450), belief=Belief(ends))
+    return replace(job, spec=replace(job.spec, limit_s=limit_s), belief=Belief(ends))
 
-    def limited(limit_s: float, *nodes: str) -> Job:
-        allowed = frozenset(map(NodeName, nodes)) if nodes else None
-        return replace(job, spec=replace(job.spec, limit_s=limit_s), allowed_nodes=allowed)
 
-    assert plan("1xV100,1xK80", runs, limited(3600.0))["2"] == "n2:K80:1"
-    assert "2" not in plan("1xV100,1xK80", runs, limited(1200.0))
+def test_a_job_keeps_off_the_type_on_which_its_limit_would_end_it() -> None:
+    """The V100 is free in 1,000 s; it takes 1,450 s on the K80, where its limit may end it."""
+    runs, job = fixed("1", steps=10_000, on="n1:V100:1"), fixed("2", steps=1450)
+    assert plan("1xV100,1xK80", runs, limited(job, 3600.0))["2"] == "n2:K80:1"
+    assert "2" not in plan("1xV100,1xK80", runs, limited(job, 1200.0))
     # Where it may run on no other, it is not kept waiting.
-    assert plan("1xV100,1xK80", runs, limited(1200.0, "n2"))["2"] == "n2:K80:1"
+    only = replace(limited(job, 1200.0), allowed_nodes=frozenset({NodeName("n2")}))
+    assert plan("1xV100,1xK80", runs, only)["2"] == "n2:K80:1"
+
+
+def test_an_end_at_the_limit_costs_a_day_until_its_owner_has_noticed() -> None:
+    """It keeps off the K80 where the V100 is free in 12 hours, but not where in 20."""
+    job = limited(fixed("2", steps=1450), 1200.0)
+    for hours, starts in ((12, False), (20, True)):
+        runs = fixed("1", steps=36_000 * hours, on="n1:V100:1")
+        found = Hadar().plan(a_snapshot("1xV100,1xK80", runs, job), OPEN)
+        assert ("2" in placed_by(found)) is starts
+        assert dict(found.figures)["ended_by_limits"] == float(starts)
+
+
+def test_beyond_the_first_jobs_none_starts_where_its_limit_may_end_it() -> None:
+    """Its place there is compared with no later one."""
+    runs, job = fixed("1", steps=10_000_000, on="n1:V100:1"), fixed("999", steps=1450)
+    first = [fixed(str(number), steps=10) for number in range(10, 10 + insertion._MOST_JOBS)]
+    first = [replace(each, allowed_nodes=frozenset({NodeName("n1")})) for each in first]
+    for limit_s, starts in ((1200.0, False), (3600.0, True)):
+        found = plan("1xV100,1xK80", runs, *first, limited(job, limit_s))
+        assert ("999" in found) is starts
+
+
+def test_at_the_end_of_a_workload_critical_jobs_go_first() -> None:
+    """The long job alone takes as long as all: it goes before shorter ones if no more will come."""
+    jobs = [fixed(name, steps=400) for name in "12"], fixed("3", steps=1000)
+    snapshot = a_snapshot("1xV100,1xV100", *jobs[0], jobs[1])
+    assert set(placed_by(Hadar().plan(snapshot, ROUND))) == {"1", "3"}
+    assert set(placed_by(Hadar().plan(snapshot, OPEN))) == {"1", "2"}
 
 
 def test_waits_count_more_than_run_times() -> None:
