@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -35,7 +36,11 @@ from hadar_slurm.policies.policy import DEFAULT_USER_SHARES
 
 PAGE = ROOT / "benchmarks" / "results" / "tuning.md"
 CHANGES = (0.7, 1.3)
+# These are shares or factors near 1: their distance from it is changed.
+NEAR_ONE = ("CRITICAL", "STAYS")
 FIGURES = {"mean_jct_s": "mean JCT", "ttd_s": "TTD", "p99_slowdown": "p99 slow-down"}
+# Not a ratio: the number of jobs that time limits end, over all workloads.
+ENDED = "killed"
 Figures = dict[str, float]
 # The strictness of shares is an option, and no constant of the module.
 SHARES = "DEFAULT_USER_SHARES"
@@ -45,7 +50,13 @@ _SIA = {
     "restart_seconds": "sia",
 }
 _NONE_MOVES = {"movable": "0", "sizes": "learned", "limits": "5x,40%"}
-_OLD = {"cluster": "80xV100,80xP100,80xK80", "gpus_per_node": 8}
+_MODERN = {
+    "cluster": "16xH100,32xA100,32xL40S,48xT4",
+    "gpus_per_node": 8,
+    "throughputs": "{data}/generality/modern_throughputs.json",
+    "leave_out_unfit": True,
+    "sizes": "learned",
+}
 _OPTIONS = CompareOptions(
     cluster="20xV100,20xP100,20xK80",
     gpus_per_node=4,
@@ -77,7 +88,7 @@ class Judge:
     trace: str
     options: Mapping[str, Any] = field(default_factory=dict)
     load: str | None = None
-    first: int | None = None
+    seed: str | None = None
 
     def cell(self, data: Path) -> Cell:
         """Return its run under `hadar`."""
@@ -87,8 +98,8 @@ class Judge:
         }
         if "throughputs" in put:
             put["throughputs"] = Path(put["throughputs"])
-        seed = "0" if "limits" in put else None
-        choices = choices_by("hadar", seed, self.load, self.first)
+        seed = self.seed or ("0" if "limits" in put else None)
+        choices = choices_by("hadar", seed, self.load, None)
         trace = self.trace.format(data=data)
         (cell,) = cells_of(None, [trace], choices, Console(quiet=True), replace(_OPTIONS, **put))
         return cell
@@ -105,34 +116,17 @@ JUDGES = (
             f"{{data}}/generality/sia_{name}.trace",
             _SIA | _NONE_MOVES,
         )
-        for name in ("saturn4", "philly2")
+        for name in ("saturn4", "philly2", "philly4")
     ),
-    Judge(
-        "cluster03's first 600, all movable",
-        "{data}/elasticflow_cluster03.csv",
-        _OLD,
-        load="85",
-        first=600,
-    ),
-    Judge(
-        "cluster03's first 400, 30 % movable, sizes learned",
-        "{data}/elasticflow_cluster03.csv",
-        _OLD | _NONE_MOVES | {"movable": "30"},
-        load="85",
-        first=400,
-    ),
-    Judge(
-        "openb, 30 % movable, sizes learned",
-        "{data}/dayone/openb.sacct",
-        {
-            "cluster": "16xH100,32xA100,32xL40S,48xT4",
-            "gpus_per_node": 8,
-            "throughputs": "{data}/generality/modern_throughputs.json",
-            "leave_out_unfit": True,
-            "movable": "30",
-            "sizes": "learned",
-        },
-        load="85",
+    Judge("generate:sweeps480, all movable", "generate:sweeps480", seed="5", load="70"),
+    *(
+        Judge(
+            f"openb, {share} % movable, sizes learned",
+            "{data}/dayone/openb.sacct",
+            _MODERN | {"movable": share},
+            load="85",
+        )
+        for share in ("0", "30")
     ),
 )
 
@@ -153,23 +147,32 @@ class Run:
     factor: float = 1.0
 
     @property
+    def value(self) -> float:
+        """Return the constant's value in this run, 0 where none is changed."""
+        was = constants().get(self.constant, 0.0)
+        near = float(self.constant in NEAR_ONE)
+        return near + (was - near) * self.factor
+
+    @property
     def key(self) -> str:
         """Return what it is told apart by."""
-        return f"{self.judge.name}, {self.constant or 'as it is'} x {self.factor:g}"
+        return f"{self.judge.name}, {self.constant} {self.value:g}"
 
     def figures(self) -> Figures:
         """Return what it gives; a process makes one run at a time."""
         cell, known = self.judge.cell(self.data), constants()
         if self.constant == SHARES:
-            cell = replace(cell, user_shares=known[SHARES] * self.factor)
+            cell = replace(cell, user_shares=self.value)
         elif self.constant:
-            setattr(tuning, self.constant, known[self.constant] * self.factor)
+            setattr(tuning, self.constant, self.value)
         try:
             record = run_cell(cell)
         finally:
             if self.constant in vars(tuning):
                 setattr(tuning, self.constant, known[self.constant])
-        return {name: float(record[name]) for name in FIGURES}
+        if record["status"] != "done":
+            raise RuntimeError(f"{self.key}: {record['error']}")
+        return {name: float(record.get(name) or 0.0) for name in (*FIGURES, ENDED)}
 
 
 def runs(names: Sequence[str], data: Path) -> Iterator[Run]:
@@ -214,25 +217,35 @@ def ratios(found: Mapping[str, Figures], name: str, factor: float) -> dict[str, 
 
 def page(names: Sequence[str], found: Mapping[str, Figures]) -> str:
     """Return the page."""
-    rows = [["constant", "value", "change", *FIGURES.values(), "mean JCT, best to worst workload"]]
+    head = ["constant", "value", "changed to", *FIGURES.values(), "mean JCT, by workload"]
+    rows = [[*head, "ended by limits"]]
+    base = sum(found[Run(judge, Path()).key][ENDED] for judge in JUDGES)
     for name in names:
         for factor in CHANGES:
             each = ratios(found, name, factor)
             jct = each["mean_jct_s"]
             means = [f"{geometric_mean(values):.3f}" for values in each.values()]
             span = f"{min(jct):.3f} to {max(jct):.3f}"
-            rows.append([f"`{name}`", f"{constants()[name]:g}", f"{factor - 1:+.0%}", *means, span])
-    each_worst = {
-        name: max(geometric_mean(ratios(found, name, by)["mean_jct_s"]) for by in CHANGES)
+            value = Run(JUDGES[0], Path(), name, factor).value
+            ended = sum(found[Run(judge, Path(), name, factor).key][ENDED] for judge in JUDGES)
+            row = [f"`{name}`", f"{constants()[name]:g}", f"{value:g}", *means, span, f"{ended:g}"]
+            rows.append(row)
+    changes = {
+        name: max(
+            (geometric_mean(ratios(found, name, by)["mean_jct_s"]) for by in CHANGES),
+            key=lambda ratio: abs(math.log(ratio)),
+        )
         for name in names
     }
-    most = max(each_worst, key=each_worst.__getitem__)
+    most = max(changes, key=lambda name: abs(math.log(changes[name])))
     words = wrapped(
-        "What 30 % less or more of each constant costs: ratios to the constant as it is, below 1 "
-        "is better, geometric means over workloads that chose none of them, one run of each. What "
-        "each is, since when, and what chose it: hadar_slurm/policies/hadar/tuning.py. The mean "
-        f"JCT changes most by {most}: {each_worst[most] - 1:+.1%}. Made by `python "
-        f"benchmarks/tuning.py` on {date.today().isoformat()}."
+        "What 30 % less or more of each constant costs (of CRITICAL and STAYS: of their distance "
+        "from 1): ratios to the constant as it is, below 1 is better, geometric means over "
+        "workloads that chose none of them, one run of each; single ones scatter by 1 to 2 %. Time "
+        f"limits end {base:g} jobs with the constants as they are; these count as done. What each "
+        "is, since when, and what chose it: hadar_slurm/policies/hadar/tuning.py. The mean JCT "
+        f"changes most by {most}: to {changes[most]:.3f}. Made by `python benchmarks/tuning.py` on "
+        f"{date.today().isoformat()}."
     )
     judges = wrapped("Workloads: " + "; ".join(judge.name for judge in JUDGES) + ".")
     return "\n".join(["# The constants of hadar", "", words, "", judges, "", *table(rows), ""])

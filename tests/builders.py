@@ -17,6 +17,7 @@ from hadar_slurm.core.snapshot import GangRules, Round, Snapshot
 from hadar_slurm.core.throughput import GangThroughput, Throughputs
 from hadar_slurm.jobspec.request import Request
 from hadar_slurm.journal import Line
+from hadar_slurm.journal.reader import files_of, read_journal
 from hadar_slurm.journal.values import gang_from_tree
 from hadar_slurm.slurm.client.parse import QueueRow
 
@@ -358,3 +359,9 @@ def even(job_id: str, gpus: int = 1, *, on: str = "", seconds: int = 100, ran_s:
         shapes=[Shape(1, gpus)],
         submitted_s=float(job_id),
     )
+
+
+def whole_journal(path: Path) -> list[Line]:
+    """Return the rounds of a journal's rotated files and of the journal, the oldest first."""
+    files = [file for file in files_of(path) if file.exists()]
+    return [line for file in reversed(files) for line in read_journal(file)]

@@ -42,12 +42,6 @@ def read_journal(path: Path, on_damage: Callable[[str], None] | None = None) -> 
                 yield line
 
 
-def read_with_older(path: Path) -> Iterator[Line]:
-    """Yield the rounds of a journal's rotated files and of the journal, the oldest first."""
-    for file in reversed(_present_files(path)):
-        yield from read_journal(file)
-
-
 def read_period(
     path: Path,
     on_damage: Callable[[str], None],

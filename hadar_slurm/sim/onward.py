@@ -58,7 +58,7 @@ def begins(
         policy,
         check,
         length_s=round_s,
-        now_s=lambda: world.now_s,
+        now_s=lambda: snapshot.now_s + world.world.now_s,
         clock=lambda: 0.0,  # nobody reads how long the rounds of a forecast take
         memory=memory,
         is_logged=False,
@@ -76,13 +76,10 @@ class _ForecastBackend:
     is_late: Callable[[], bool]
     begun: dict[JobId, Begin] = field(default_factory=dict)
 
-    @property
-    def now_s(self) -> float:
-        return self.snapshot.now_s + self.world.now_s
-
     def observe(self) -> Snapshot:
-        found = self.world.observe()
-        return replace(found, now_s=self.now_s, jobs=tuple(map(self._in_snapshot, found.jobs)))
+        found, begun_s = self.world.observe(), self.snapshot.now_s
+        jobs = tuple(map(self._in_snapshot, found.jobs))
+        return replace(found, now_s=begun_s + found.now_s, jobs=jobs, ended=())
 
     def apply(self, actions: Sequence[Action]) -> Sequence[Outcome]:
         outcomes = self.world.apply(actions)
@@ -104,8 +101,9 @@ class _ForecastBackend:
 
     def _in_snapshot(self, job: Job) -> Job:
         """Return a simulated job with what the snapshot knows of it."""
+        known = self.snapshot.by_id[job.job_id]
         return replace(
-            known := self.snapshot.by_id[job.job_id],
+            known,
             phase=job.phase,
             progress=job.progress,
             allocation=job.allocation,

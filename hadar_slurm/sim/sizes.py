@@ -43,12 +43,13 @@ class SizesBackend:
     # The jobs' specs as last believed, and the queued jobs, as they are and as believed.
     _specs: dict[JobId, JobSpec] = field(default_factory=dict)
     _queued: dict[JobId, tuple[Job, Job]] = field(default_factory=dict)
-    # The steps that truly fit the jobs' time limits.
+    # The steps that truly fit the jobs' time limits, and these in seconds, as asked for.
     _limits: dict[JobId, float] = field(init=False)
+    _asked_s: dict[JobId, float] = field(init=False)
 
     def __post_init__(self) -> None:
-        limits_s = [spec.limit_s for spec in self.world.jobs if spec.limit_s < math.inf]
-        longest_s = max(limits_s, default=math.inf)
+        self._asked_s = {spec.job_id: spec.limit_s for spec in self.world.jobs}
+        longest_s = max((s for s in self._asked_s.values() if s < math.inf), default=math.inf)
         self._limits = {
             spec.job_id: replace(spec, limit_s=min(spec.limit_s, longest_s)).limit_steps
             for spec in self.world.jobs
@@ -63,7 +64,8 @@ class SizesBackend:
                 if spec is not None:
                     service_s = self.world.sim_jobs[end.job_id].steps_done / self._best(spec)
                     # Without a limit it was ended for another: it would have lasted longer.
-                    is_cut = end.phase is Phase.FAILED and spec.limit_s == math.inf
+                    is_unlimited = self._asked_s[end.job_id] == math.inf
+                    is_cut = end.phase is Phase.FAILED and is_unlimited
                     note = self.durations.see if is_cut else self.durations.end
                     note(end.job_id, self._unsized(spec), service_s)
             if snapshot.now_s >= self._renewed_s + _RENEW_S:
@@ -113,12 +115,14 @@ class SizesBackend:
         seen = self._specs.get(spec.job_id)
         # Policies cache results per spec: keep the object while it is equal.
         if seen is None or seen.total_steps != total or seen.throughputs != spec.throughputs:
-            seen = self._specs[spec.job_id] = replace(spec, total_steps=total)
+            # A limit that hadard adjusts to the type ends no job there, as under hadard.
+            limit_s = math.inf if self.world.adjusts_limits else spec.limit_s
+            seen = self._specs[spec.job_id] = replace(spec, total_steps=total, limit_s=limit_s)
         return replace(job, spec=seen, belief=belief)
 
     def _unsized(self, spec: JobSpec) -> Unsized:
         limit_s = self._limits[spec.job_id] / self._best(spec)
-        return Unsized(work_of(spec), spec.limit_s, limit_s)
+        return Unsized(work_of(spec), self._asked_s[spec.job_id], limit_s)
 
     def _best(self, spec: JobSpec) -> float:
         best = spec.throughputs.best(self.world.cluster.gpus_by_type, spec.num_gpus)

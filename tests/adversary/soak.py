@@ -21,11 +21,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from adversary.users import User
+from builders import whole_journal
 from integration.site import Site
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.handoff import user_reports
-from hadar_slurm.journal.reader import read_with_older
 from hadar_slurm.resources import beside
 from hadar_slurm.slurm.enforce.ledger import Ledger
 
@@ -309,7 +309,7 @@ class Soak:
         site, faults = self.site, self.outcome.faults
         if site.hadard.process is None or site.hadard.process.poll() is not None:
             faults.append(f"hadard has ended: {site.hadard.log.read_text()[-2000:]}")
-        lines = list(read_with_older(site.hadard.journal))
+        lines = whole_journal(site.hadard.journal)
         self.outcome.rounds = len(lines)
         self.outcome.moves = sum(
             action["do"] == "stop" and action["status"] == "done"

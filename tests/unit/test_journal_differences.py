@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import a_job, a_plan, a_snapshot
+from builders import a_job, a_plan, a_snapshot, whole_journal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +25,6 @@ from hadar_slurm.journal.reader import (
     chains_backwards,
     read_journal,
     read_last,
-    read_with_older,
     tail_begin,
 )
 from hadar_slurm.journal.tables import WrittenTables, follow
@@ -249,7 +248,7 @@ def test_every_file_can_be_read_alone(tmp_path: Path, modes: tuple[str, ...]) ->
         found = list(read_journal(file))
         assert len(found) == len(steps(file))
         assert all(line["jobs"]["1"]["steps_done"] == 100.0 * line["round"] for line in found)
-    rounds = [line["round"] for line in read_with_older(path)]
+    rounds = [line["round"] for line in whole_journal(path)]
     assert rounds == [index for index in range(60) for _ in modes]
 
 
@@ -258,8 +257,7 @@ def test_the_end_is_read_from_the_nearest_whole_line(tmp_path: Path, number: int
     """The last lines of two modes are whole, also those that an older file has."""
     path = tmp_path / "j"
     write(path, range(20), ("hold", "observe"), max_bytes=8_000)
-    everything = list(read_with_older(path))
-    assert read_last(path, number) == everything[-number:]
+    assert read_last(path, number) == whole_journal(path)[-number:]
 
 
 def test_a_file_emptied_or_written_by_others_goes_on_with_a_whole_line(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ jobs would wait is found without prices first. Where none waits GPUs cost nothin
 Run times are those of the steps left: where sizes are learned, of the mean, and of what runs, of
 the index (core/lengths/belief.py), since of many the first end long before their means. A limit
 that may end the job on a type costs it, as much work again, and the time until its owner has
-noticed, times the probability.
+noticed, times the probability; behind the first jobs none starts where this exceeds its run time.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.policies.hadar import tuning
-from hadar_slurm.policies.hadar.kinds import Kinds
+from hadar_slurm.policies.hadar.kinds import JobKind, Kinds
 
-# GPUs are reserved and priced for at most this number of jobs, as by bf_max_job_test of Slurm.
-_MOST_JOBS = 200
+_MOST_JOBS = 200  # GPUs are reserved and priced for no more, as by Slurm's bf_max_job_test
 _EXACT_S = 3600.0  # up to here the times of releases are exact
 
 
@@ -108,7 +107,6 @@ class FreeTimes:
 
     def __init__(self, allocator: Allocator, jobs: Iterable[Job]) -> None:
         self._allocator = allocator
-        # Nodes that the same jobs may use are one pool.
         users: defaultdict[Slot, list[object]] = defaultdict(list)
         for alike, job in {allocator.like(job): job for job in jobs}.items():
             for gpu_type in allocator.by_speed(job):
@@ -206,16 +204,14 @@ class _Place(NamedTuple):
     lasts_s: float
     gpu_type: GpuType
     held_s: float
-    # Of the costs, those of an end at the time limit.
-    lost_s: float
 
 
 def ended_by_limits(kinds: Kinds) -> float:
     """Return how many of the jobs that start are believed to be ended by their time limits."""
     allocator = kinds.allocator
     jobs = map(allocator.snapshot.by_id.__getitem__, allocator.placed)
-    starts = [job for job in jobs if job.phase is Phase.QUEUED and kinds.of(job).best]
-    return sum(_risk(j, allocator.placed_throughput(j) / kinds.of(j).best) for j in starts)
+    starts = (job for job in jobs if job.phase is Phase.QUEUED)
+    return sum(_risk(j, kinds.of(j), allocator.placed_throughput(j)) for j in starts)
 
 
 def non_preemptible(allocator: Allocator, job: Job) -> bool:
@@ -231,7 +227,7 @@ class Insertion:
         self._kinds, self._allocator, self._queue = kinds, kinds.allocator, queue
         self._types = kinds.allocator.gpu_types
         self._table, self._starts_jobs, self._number = FreeTimes(kinds.allocator, queue), False, 0
-        # By jobs alike, the steps of one that could not start now: nor can a longer one.
+        # By jobs alike, the steps of one that was not to start now: nor is a longer one.
         self._failed: dict[object, float] = {}
         # For each of the first jobs, what a GPU-second of each type costs it, in seconds.
         self.prices: Mapping[JobId, Sequence[float]] = {}
@@ -262,12 +258,11 @@ class Insertion:
     def _insert(self, job: Job) -> _Place | None:
         """Reserve GPUs for a job and return where; after the first jobs, only from now on."""
         self._number += 1
-        only_now, alike = self._number > _MOST_JOBS, self._allocator.like(job)
+        only_now = self._number > _MOST_JOBS
+        alike = self._allocator.like(job), job.belief and (job.spec.limit_s, job.belief)
         if only_now and job.steps_left >= self._failed.get(alike, math.inf):
             return None
         place = self._best(self._table, job, only_now=only_now)
-        if only_now and place and place.lost_s > place.lasts_s:
-            return None  # it was compared with no later place, where its limit may suffice
         if place:
             lasts_s = place.start_s - place.held_s + place.lasts_s
             self._table.take(job, place.gpu_type, place.held_s, lasts_s)
@@ -296,10 +291,14 @@ class Insertion:
             start_s = table.first_s(job, gpu_type, lasts_s, from_s)
         prices = self.prices.get(job.job_id)
         price = prices[index] * kind.num_gpus if prices else 0.0
-        lost_s = _lost_s(job, kind.speeds[index])
+        lost_s = _lost_s(job, kind, index)
+        if only_now:  # so it is compared with no later place, where its limit may suffice
+            least_s = min(_lost_s(job, kind, other) for other in kind.by_speed)
+            if start_s > 0 or lost_s - least_s > lasts_s:
+                return None
         cost_s = tuning.WAIT_FACTOR * start_s + lasts_s * (1.0 + price) + lost_s
-        place = _Place(cost_s, start_s, lasts_s, gpu_type, held_s=held_s, lost_s=lost_s)
-        return place if start_s < math.inf and not (only_now and start_s > 0) else None
+        place = _Place(cost_s, start_s, lasts_s, gpu_type, held_s=held_s)
+        return place if start_s < math.inf else None
 
     def _priced(self, jobs: Sequence[Job]) -> Mapping[JobId, Sequence[float]]:
         """Return the prices of each type for these jobs, after inserting them without any.
@@ -326,14 +325,18 @@ class Insertion:
         return found
 
 
-def _risk(job: Job, speed: float) -> float:
-    """Return the probability that its time limit ends a job on a relative speed."""
+def _risk(job: Job, kind: JobKind, steps_per_s: float) -> float:
+    """Return the probability that its time limit ends a job that begins to train at a speed."""
     if job.belief is None or job.spec.limit_s == math.inf:
         return 0.0
-    return job.belief.beyond(job.spec.limit_s * speed)
+    trained_s = job.progress.steps_done / kind.unit
+    alive = job.belief.beyond(trained_s)
+    ends_s = trained_s + job.spec.limit_s * steps_per_s / kind.unit
+    return job.belief.beyond(ends_s) / alive if alive > 0.0 else 0.0
 
 
-def _lost_s(job: Job, speed: float) -> float:
-    """Return what a job loses, on the mean, where its time limit ends it: on a relative speed."""
-    risk = _risk(job, speed)
-    return risk * (job.spec.limit_s * (1.0 + speed) + tuning.NOTICED_S) if risk else 0.0
+def _lost_s(job: Job, kind: JobKind, index: TypeIndex) -> float:
+    """Return what a job loses on a type, on the mean, where its time limit ends it."""
+    risk = _risk(job, kind, kind.steps_per_s[index])
+    again_s = job.spec.limit_s * kind.speeds[index] + tuning.NOTICED_S
+    return risk * (job.spec.limit_s + again_s) if risk else 0.0

@@ -26,6 +26,8 @@ class JobKind:
     best: float
     # The throughputs relative to the fastest type's.
     speeds: tuple[float, ...]
+    # Steps/s on the fastest type of the cluster, in whose seconds beliefs are.
+    unit: float
 
     @classmethod
     def of(cls, allocator: Allocator, job: Job) -> JobKind:
@@ -43,6 +45,7 @@ class JobKind:
             _descending(steps_per_s),
             best,
             tuple(each / unit for each in steps_per_s),
+            spec.throughputs.best(gpu_types, spec.num_gpus) or unit,
         )
 
     def costs(self, prices: tuple[float, ...] | None) -> dict[TypeIndex, float]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
+from operator import mul
 
 from hadar_slurm.core.cluster import JobId, TypeIndex
 from hadar_slurm.core.job import Job, Phase
@@ -57,23 +58,23 @@ class Hadar:
         memory = round_.memory if isinstance(round_.memory, Memory) else Memory()
         kinds = Kinds(allocator)
         able = [j for j in snapshot.plannable if j.steps_left > 0 and kinds.of(j).best]
-        moves = not able or any(job.spec.can_checkpoint for job in snapshot.plannable)
+        can_move = not able or any(job.spec.can_checkpoint for job in snapshot.plannable)
         arrivals = memory.arrivals.after(able)
         expects = arrivals.are_expected(snapshot.now_s)
         horizon, is_new = None, False
-        if moves or not expects:
+        if can_move or not expects:
             horizon, is_new = self._horizon(kinds, able, memory.horizon)
-        if moves and horizon and not expects:
+        if can_move and horizon and not expects:
             kinds.prices = horizon.prices
         shares = Shares.of(kinds, able, self.user_shares, memory.leads)
         most = tuning.CRITICAL_SHARE * sum(open_gpus(snapshot, allocator.gpu_types))
         most = most if expects else math.inf
         queue = Ranking(kinds, horizon, shares, most_critical=most).queue()
-        if moves:
-            patient = _share(kinds, queue, shares, by_regret=expects)
+        if can_move:
+            patient = _place_with_moves(kinds, queue, shares)
             prices: Sequence[float] = kinds.prices or ()
         else:
-            patient, prices = _insert(kinds, queue)
+            patient, prices = _place_by_insertion(kinds, queue)
         figures = {"solved": float(is_new), "expects": float(expects)}
         figures["ended_by_limits"] = ended_by_limits(kinds)
         if horizon:
@@ -81,7 +82,7 @@ class Hadar:
         figures |= {f"price.{t}": p for t, p in zip(allocator.gpu_types, prices, strict=False)}
         memory = Memory(horizon, arrivals, shares.after() if shares else None)
         plan = allocator.plan(figures=figures, memory=memory, patient=patient)
-        return replace(plan, next_round_s=_next_round_s(allocator, queue)) if moves else plan
+        return replace(plan, next_round_s=_next_round_s(allocator, queue)) if can_move else plan
 
     def _horizon(
         self, kinds: Kinds, able: Sequence[Job], known: Horizon | None
@@ -96,10 +97,14 @@ class Hadar:
         demands = []
         for job in able:
             kind, size = kinds.of(job), job.spec.num_gpus
-            pairs = zip(kind.steps_per_s, capacity, strict=True)
-            found = tuple(steps_per_s if count >= size else 0.0 for steps_per_s, count in pairs)
+            held = None if job.spec.can_checkpoint else allocator.runs_on(job)
+            able_on = [
+                count >= size and held in (None, gpu_type)
+                for gpu_type, count in zip(allocator.gpu_types, capacity, strict=True)
+            ]
+            found = tuple(map(mul, kind.steps_per_s, able_on))
             if any(found):
-                demands.append(Demand(job.job_id, kind, size, job.steps_left, found))
+                demands.append(Demand(job.job_id, (kind, held), size, job.steps_left, found))
         if not demands:
             return None, False
         try:
@@ -111,13 +116,11 @@ class Hadar:
         return replace(horizon, jobs=ids, gpu_types=allocator.gpu_types), True
 
 
-def _share(
-    kinds: Kinds, queue: Sequence[Entry], shares: Shares | None, *, by_regret: bool
-) -> Set[JobId]:
+def _place_with_moves(kinds: Kinds, queue: Sequence[Entry], shares: Shares | None) -> Set[JobId]:
     """Place jobs of which some can move; return those that may wait although they could start."""
     allocator = kinds.allocator
     immovable = {job.job_id for job in allocator.jobs if non_preemptible(allocator, job)}
-    chosen = _TypeSelection(kinds, queue, immovable, shares, by_regret=by_regret).chosen
+    chosen = _TypeSelection(kinds, queue, immovable, shares).chosen
     _reserve(allocator, queue, chosen, immovable)
     if any(job.job_id in immovable for job in assign_nodes(allocator)):
         left = immovable - allocator.placed.keys()
@@ -126,16 +129,14 @@ def _share(
     return immovable
 
 
-def _insert(kinds: Kinds, queue: Sequence[Entry]) -> tuple[Set[JobId], Sequence[float]]:
-    """Place jobs that cannot move by insertion; return those that wait, and the first one's prices.
-
-    Those that fit no type mix several.
-    """
+def _place_by_insertion(kinds: Kinds, queue: Sequence[Entry]) -> tuple[Set[JobId], Sequence[float]]:
+    """Place jobs that cannot move; return those that wait, and the prices for the first."""
     jobs = [e.job for e in queue if e.types and e.job.phase is Phase.QUEUED]
     insertion = Insertion(kinds, jobs)
     waits = insertion.start()
+    # Those that fit no type mix several.
     kinds.allocator.fill(entry.job for entry in queue if not entry.types)
-    return waits, insertion.prices.get(jobs[0].job_id, ()) if jobs else ()
+    return waits, (insertion.prices.get(jobs[0].job_id, ()) if jobs else ())
 
 
 def _is_stale(known: Horizon, jobs: Sequence[Job], now_s: float) -> bool:
@@ -186,17 +187,10 @@ class _TypeSelection:
     """Chooses a GPU type for each job of the queue, in two passes."""
 
     def __init__(
-        self,
-        kinds: Kinds,
-        queue: Sequence[Entry],
-        immovable: Set[JobId],
-        shares: Shares | None,
-        *,
-        by_regret: bool,
+        self, kinds: Kinds, queue: Sequence[Entry], immovable: Set[JobId], shares: Shares | None
     ) -> None:
         self._kinds, self._queue, self._immovable = kinds, queue, immovable
-        self._shares, self._by_regret = shares, by_regret
-        self._allocator = allocator = kinds.allocator
+        self._shares, self._allocator = shares, (allocator := kinds.allocator)
         self._room = [allocator.room(gpu_type) for gpu_type in allocator.gpu_types]
         # The type of each entry.
         self.chosen: list[TypeIndex | None] = [None] * len(queue)
@@ -214,9 +208,9 @@ class _TypeSelection:
     def _in_order(self) -> list[int]:
         """Serve the queue in order; return the positions left for `_share_types`.
 
-        A non-preemptible job takes the type on which it is inserted. Where types go by regret, jobs
-        ranked by remaining work are left for `_share_types`, and only their number of GPUs is
-        reserved; the forecast ignores them, since they may migrate.
+        A non-preemptible job takes the type on which it is inserted. Without prices jobs ranked by
+        work are left for `_share_types`, their number of GPUs is kept, and the forecast ignores
+        them, since they may migrate.
         """
         queue, immovable, gpu_types = self._queue, self._immovable, self._allocator.gpu_types
         left = sum(self._room)
@@ -229,7 +223,7 @@ class _TypeSelection:
             if job.job_id in immovable:
                 first = forecast.reserve(job)
                 types = () if first is None else (gpu_types.index(first),)
-            elif self._by_regret and rank == BY_WORK and types and size <= left:
+            elif not self._kinds.prices and rank == BY_WORK and types and size <= left:
                 later.append(position)
                 left -= size
                 continue

@@ -95,7 +95,7 @@ class Ranking:
             return None
         horizon_s = max(1.0, horizon.ends_s - allocator.snapshot.now_s)
         needed_s = planned.left_s(job.steps_left)
-        # One that runs stays critical until the program is solved again.
+        # One that runs stays so a little longer, or it would soon lose the GPUs it has got.
         margin = tuning.RENEW_SHARE if job.phase is Phase.RUNNING else 0.0
         if needed_s < (tuning.CRITICAL - margin) * horizon_s:
             return None

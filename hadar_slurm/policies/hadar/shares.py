@@ -32,7 +32,7 @@ from hadar_slurm.policies.hadar.kinds import Kinds
 from hadar_slurm.policies.policy import open_gpus
 
 # The budget at a strictness of one half, by definition: this long a share.
-_HALF_S = 3600.0
+_HOUR_S = 3600.0
 
 
 class WantedService(NamedTuple):
@@ -116,7 +116,7 @@ def budget_of(strictness: float, share: float) -> float:
 
     Infinite at a strictness of 0, where Hadar's order holds; 0 at 1, where leads alone decide.
     """
-    return math.inf if strictness <= 0 else (1.0 - strictness) / strictness * _HALF_S * share
+    return math.inf if strictness <= 0 else (1.0 - strictness) / strictness * _HOUR_S * share
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +126,8 @@ class Shares:
     kinds: Kinds
     leads: Leads
     budget: float
+    # The GPUs of one share, in GPUs of the fastest type.
+    share: float
     # By type, what a GPU is worth beside one of the fastest: the users' mean relative speed.
     worth: tuple[float, ...]
     # Whether two users or more have jobs.
@@ -153,7 +155,7 @@ class Shares:
         now_s, weights = allocator.snapshot.now_s, {u: share_of(own) for u, own in by_user.items()}
         budget = budget_of(strictness, share)
         leads = (known or Leads(now_s)).after(weights, now_s, most_of(budget, share))
-        return cls(kinds, leads, budget, worth, len(by_user) > 1)
+        return cls(kinds, leads, budget, share, worth, len(by_user) > 1)
 
     def order(self, jobs: Sequence[Job | None]) -> list[int]:
         """Return the positions of jobs in the order in which they are served; None stays first."""
@@ -167,9 +169,9 @@ class Shares:
         return dealt(asked, leads, self.budget)
 
     def is_behind(self, job: Job) -> bool:
-        """Return whether a job's user is behind a share by half the budget, or not known."""
+        """Return whether a job's user is behind by an hour of a share, or no other has jobs."""
         lead = self.leads.gpu_s.get(job.spec.user, 0.0)
-        return not job.spec.user or lead <= -0.5 * self.budget
+        return not (self.is_shared and job.spec.user) or lead <= -_HOUR_S * self.share
 
     def goes_by_limit(self, job: Job) -> bool:
         """Return whether what is claimed of a job does not count beside other users' jobs."""

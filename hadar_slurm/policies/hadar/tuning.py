@@ -1,12 +1,12 @@
 """The constants of the policy that were chosen by measurement, with their day and what chose them.
 
-benchmarks/tuning.py measures what 30 % more or less of each costs on workloads that did not choose
-it: benchmarks/results/tuning.md. Bounds of rounding and of the sizes of programs are none of these.
+benchmarks/results/tuning.md has what 30 % more or less of each costs on workloads that did not
+choose it. Bounds of rounding and of the sizes of programs are none of these.
 """
 
 # What a second of waiting counts, beside one of run time, since shorter jobs come meanwhile.
 WAIT_FACTOR = 1.5  # 2026-11-30: ef01, ef06, philly1, cluster03's first jobs (ADR 38)
-# A job that its time limit has ended begins anew this much later: its owner has to notice.
+# A job that its time limit ends is submitted again this much later: its owner has to notice.
 NOTICED_S = 86_400.0  # 2026-11-30: ef01, ef06, philly1 (ADR 38)
 # The longest total time without GPUs before a job goes first: this, plus this many times its time
 # alone on its fastest type.
@@ -17,10 +17,10 @@ CRITICAL = 0.95  # 2026-11-21: hadar480_static
 # While more jobs are expected, critical jobs on at most this share of the GPUs go before shorter
 # ones: a short makespan is of use only if no later job comes.
 CRITICAL_SHARE = 0.05  # 2026-11-30: six workloads (ADR 39)
-# The makespan program is solved again after this share of the horizon: plan and progress drift.
+# The makespan program is solved again after this share of the horizon: plan and progress drift. A
+# critical job that runs stays so for as much longer.
 RENEW_SHARE = 0.02  # 2026-11-25: hadar480
-# A job stops for a shorter one, or changes its type, if that gains more than this many restarts:
-# the way back costs one, too.
+# A job stops for a shorter one, or changes its type by regret, for more than this many restarts.
 RESTARTS = 2.0  # 2026-11-21: hadar480_load90
 # And another type must be faster by this factor beside them.
 STAYS = 1.05  # 2026-11-22: hadar480_load90
@@ -28,13 +28,11 @@ STAYS = 1.05  # 2026-11-22: hadar480_load90
 URGENCY = 0.5  # 2026-11-24: Sia's saturn 1, sweeps
 # Jobs are expected for at least this long after the last one.
 EXPECTED_S = 7200.0  # 2026-11-30: ef01, ef06 (ADR 39)
-# A round ends early, after this share of its length, where that spares a job without GPUs this many
-# times its time left.
+# After this share a round ends early, if that spares a job without GPUs this many times its time.
 LEAST_ROUND = 1 / 3  # 2026-11-24: modern_prod2, sweeps, Sia's saturn 1 and 2, philly 1 and 3
 TIMES_TOO_LONG = 4.0  # 2026-11-24: the same
 # A lead, either way, is at most this long a share, or the budget if that is more: use of GPUs that
 # no other user wanted is soon forgotten, and little use gives no right to all GPUs afterwards.
 MOST_LEAD_S = 14_400.0  # 2026-11-25: populations of users who lie (ADR 31)
-# A job that cannot move is ranked as if this many times its work were left: it keeps its GPUs when
-# a shorter one comes, and one that can move gives them up.
+# A job that cannot move is ranked as if this many times its work were left: it keeps its GPUs.
 IMMOVABLE = 2.0  # 2026-11-25: populations of users who lie (ADR 31)

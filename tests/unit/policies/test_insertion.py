@@ -191,7 +191,9 @@ def test_a_job_keeps_off_the_type_on_which_its_limit_would_end_it() -> None:
     assert "2" not in plan("1xV100,1xK80", runs, limited(job, 1200.0))
     # Where it may run on no other, it is not kept waiting.
     only = replace(limited(job, 1200.0), allowed_nodes=frozenset({NodeName("n2")}))
-    assert plan("1xV100,1xK80", runs, only)["2"] == "n2:K80:1"
+    found = Hadar().plan(a_snapshot("1xV100,1xK80", runs, only), OPEN)
+    assert placed_by(found)["2"] == "n2:K80:1"
+    assert dict(found.figures)["ended_by_limits"] == 1.0
 
 
 def test_an_end_at_the_limit_costs_a_day_until_its_owner_has_noticed() -> None:
@@ -205,13 +207,29 @@ def test_an_end_at_the_limit_costs_a_day_until_its_owner_has_noticed() -> None:
 
 
 def test_beyond_the_first_jobs_none_starts_where_its_limit_may_end_it() -> None:
-    """Its place there is compared with no later one."""
+    """Its place there is compared with no later one; but it does where it may run on no other."""
     runs, job = fixed("1", steps=10_000_000, on="n1:V100:1"), fixed("999", steps=1450)
     first = [fixed(str(number), steps=10) for number in range(10, 10 + insertion._MOST_JOBS)]
     first = [replace(each, allowed_nodes=frozenset({NodeName("n1")})) for each in first]
-    for limit_s, starts in ((1200.0, False), (3600.0, True)):
-        found = plan("1xV100,1xK80", runs, *first, limited(job, limit_s))
-        assert ("999" in found) is starts
+    only = replace(limited(job, 1200.0), allowed_nodes=frozenset({NodeName("n2")}))
+    for last, starts in ((limited(job, 1200.0), False), (limited(job, 3600.0), True), (only, True)):
+        assert ("999" in plan("1xV100,1xK80", runs, *first, last)) is starts
+
+
+def test_what_a_job_has_trained_counts_for_its_limit() -> None:
+    """It trains for 120 s to 170 s: with 115 s done a limit of 100 s suffices, and not at first."""
+    job = limited(fixed("2", steps=1450), 100.0)
+    for done, expected in ((0.0, 1.0), (1150.0, 0.0)):
+        again = replace(job, progress=replace(job.progress, steps_done=done))
+        found = Hadar().plan(a_snapshot("1xV100", again), OPEN)
+        assert dict(found.figures)["ended_by_limits"] == expected
+
+
+def test_the_horizon_is_that_of_jobs_where_they_are() -> None:
+    """Job 1 needs ten hours on the K80 that it cannot leave, and one on a V100."""
+    runs = fixed("1", steps=36_000, on="n2:K80:1")
+    snapshot = a_snapshot("1xV100,1xK80", runs, fixed("2", steps=1000))
+    assert dict(Hadar().plan(snapshot, ROUND).figures)["horizon_s"] == pytest.approx(36_000.0)
 
 
 def test_at_the_end_of_a_workload_critical_jobs_go_first() -> None:

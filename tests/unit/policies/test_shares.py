@@ -27,6 +27,8 @@ from hadar_slurm.policies.hadar.shares import (
 
 V100 = some_rates(V100=10.0)
 DAY_S = 86400.0
+# An hour of half of a V100, worth 1, and a K80: worth .1 to one user and nothing to the other.
+SHARE_S = 3600.0 * (1.0 + 0.05) / 2
 USERS = st.sampled_from("abc")
 ASKED = st.lists(st.builds(WantedService, USERS, st.floats(1, 100)), max_size=20)
 LEADS = st.dictionaries(USERS, st.floats(-200, 200))
@@ -137,24 +139,24 @@ def test_a_user_ahead_of_the_budget_waits_for_the_others() -> None:
     assert placed_by(Hadar(user_shares=0.0).plan(snapshot, round_)) == {"2": "n1:V100:1"}
 
 
-def test_an_only_type_is_got_first_by_users_behind_a_share_alone() -> None:
+def test_an_only_type_is_got_first_by_users_behind_by_an_hour_of_a_share() -> None:
     """Naming the fast type alone does not take it from a job to which it is worth more.
 
-    A user behind by half the budget, here the lead of half an hour on one GPU, gets it; so does a
-    job without a user.
+    A job without a user is given it, and so is the job of an only user.
     """
     several = of("ada", a_job("1", steps=1000, throughputs=some_rates(V100=10.0, K80=1.0)))
-    only = a_job("2", steps=9000, throughputs=V100)
+    only = a_job("2", steps=9000, throughputs=some_rates(V100=10.0))
 
-    def fast(job: Job, lead: float) -> str:
+    def fast(job: Job, other: Job, lead: float) -> str:
         leads = Leads(0.0, {"mallory": lead})
         round_ = replace(ROUND, memory=Memory(arrivals=Arrivals(0.0, 60.0), leads=leads))
-        snapshot = a_snapshot("1xV100,1xK80", several, job)
-        placed = placed_by(Hadar(user_shares=0.5).plan(snapshot, round_))
+        placed = placed_by(Hadar().plan(a_snapshot("1xV100,1xK80", other, job), round_))
         return next(job_id for job_id, gang in placed.items() if gang == "n1:V100:1")
 
-    assert [fast(of("mallory", only), lead) for lead in (0.0, -1e6)] == ["1", "2"]
-    assert fast(only, 0.0) == "2"
+    leads = (0.0, -SHARE_S + 1.0, -SHARE_S - 1.0)
+    assert [fast(of("mallory", only), several, lead) for lead in leads] == ["1", "1", "2"]
+    assert fast(only, several, 0.0) == "2"
+    assert fast(of("ada", only), several, 0.0) == "2"
 
 
 def test_what_a_user_holds_is_counted_by_the_next_round() -> None:

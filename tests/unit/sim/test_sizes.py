@@ -25,7 +25,7 @@ def a_limited(job_id: str, steps: int, limit: float = inf, **given: object) -> J
 
 
 def play(
-    *specs: JobSpec, sizes: str, policy: str = "srsf", speeds: str = "oracle"
+    *specs: JobSpec, sizes: str, policy: str = "srsf", speeds: str = "oracle", time_on: bool = False
 ) -> tuple[Result, list[tuple[float, dict[JobId, Job]]]]:
     """Return the result on one V100, and the jobs as the policy saw them, with the time."""
     seen: list[tuple[float, dict[JobId, Job]]] = []
@@ -34,7 +34,7 @@ def play(
         assert record.snapshot is not None
         seen.append((record.snapshot.now_s, dict(record.snapshot.by_id)))
 
-    settings = ExperimentSettings(sizes=sizes, speeds=speeds)
+    settings = ExperimentSettings(sizes=sizes, speeds=speeds, adjusts_limits=time_on)
     policy_ = make_policy(policy)
     result = run_experiment(specs, a_cluster("1xV100"), policy_, settings, on_round=add)
     return result, seen
@@ -106,6 +106,14 @@ def test_policies_see_the_distribution_where_sizes_are_learned(sizes: str) -> No
             if job.belief:
                 left_s = job.belief.left_s(job.progress.steps_done / 10.0)
                 assert job.steps_left / 10.0 == pytest.approx(left_s, abs=0.2)
+
+
+@pytest.mark.parametrize("time_on", [False, True])
+def test_a_limit_that_is_adjusted_to_the_type_ends_no_job(time_on: bool) -> None:
+    """As under hadard, the policy sees it only where it stays as it was written."""
+    _, seen = play(a_limited("1", 6000, 30_000), sizes="prior", time_on=time_on)
+    limits_s = {jobs[JobId("1")].spec.limit_s for _, jobs in seen if jobs}
+    assert limits_s == {inf if time_on else 3000.0}
 
 
 def test_a_history_is_known_from_the_start() -> None:

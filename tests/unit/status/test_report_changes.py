@@ -9,11 +9,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from builders import whole_journal
 
 from hadar_slurm.core.cluster import GpuType
 from hadar_slurm.journal import Line
 from hadar_slurm.journal.chain import Encoder
-from hadar_slurm.journal.reader import read_period, read_with_older
+from hadar_slurm.journal.reader import read_period
 from hadar_slurm.status.report import GpuHours, Reporter
 
 NODES = {"n1": {"V100": 2}, "n2": {"K80": 4, "V100": 1}, "n3": {"K80": 2}}
@@ -188,7 +189,7 @@ def test_changes_give_the_same_report_as_whole_lines(tmp_path: Path, seed: int) 
     for file, part in ((path.with_name("j.1"), written[:in_older]), (path, written[in_older:])):
         write(file, part)
     first_s, last_s = random.choice([(0.0, 1e9), (0.0, 1e9), (300.0, 1e9), (200.0, 700.0)])
-    right = [line for line in read_with_older(path) if first_s <= line["time_s"] <= last_s]
+    right = [line for line in whole_journal(path) if first_s <= line["time_s"] <= last_s]
     assert right == [line for line in written if first_s <= line["time_s"] <= last_s]
     quick, plain = Reporter(), Reporter()
     damage: list[str] = []
