@@ -3,7 +3,7 @@
 Jobs that cannot move are inserted into one plan, priced by those that wait (`insertion.py`). Others
 go by the shortest service (`ranking.py`), and types, while more jobs are expected (`arrivals.py`),
 by what each would lose (`type_sharing.py`), then by the duals of a makespan program
-(`makespan_lp.py`), whose critical jobs go first: a few of them, then all.
+(`makespan_lp.py`). Where jobs can move its critical ones go first: a few of them, then all.
 """
 
 from __future__ import annotations
@@ -62,10 +62,9 @@ class Hadar:
         arrivals = memory.arrivals.after(able)
         expects = arrivals.are_expected(snapshot.now_s)
         horizon, is_new = None, False
-        # What is only believed to be long is placed for good by its own cost.
-        if can_move or not (expects or any(job.belief for job in able)):
+        if can_move:
             horizon, is_new = self._horizon(kinds, able, memory.horizon)
-        kinds.prices = horizon.prices if can_move and horizon and not expects else None
+        kinds.prices = horizon.prices if horizon and not expects else None
         shares = Shares.of(kinds, able, self.user_shares, memory.leads)
         most = tuning.CRITICAL_SHARE * sum(open_gpus(snapshot, allocator.gpu_types))
         most = most if expects else math.inf

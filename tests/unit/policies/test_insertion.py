@@ -227,17 +227,9 @@ def test_what_a_job_has_trained_counts_for_its_limit() -> None:
 
 def test_the_horizon_is_that_of_jobs_where_they_are() -> None:
     """Job 1 needs ten hours on the K80 that it cannot leave, and one on a V100."""
-    runs = fixed("1", steps=36_000, on="n2:K80:1")
-    snapshot = a_snapshot("1xV100,1xK80", runs, fixed("2", steps=1000))
-    assert dict(Hadar().plan(snapshot, ROUND).figures)["horizon_s"] == pytest.approx(36_000.0)
-
-
-def test_at_the_end_of_a_workload_critical_jobs_go_first() -> None:
-    """The long job alone takes as long as all: it goes before shorter ones if no more will come."""
-    jobs = [fixed(name, steps=400) for name in "12"], fixed("3", steps=1000)
-    snapshot = a_snapshot("1xV100,1xV100", *jobs[0], jobs[1])
-    assert set(placed_by(Hadar().plan(snapshot, ROUND))) == {"1", "3"}
-    assert set(placed_by(Hadar().plan(snapshot, OPEN))) == {"1", "2"}
+    runs, moves = fixed("1", steps=36_000, on="n2:K80:1"), a_job("2", throughputs=BOTH)
+    found = Hadar().plan(a_snapshot("1xV100,1xK80", runs, moves), ROUND)
+    assert dict(found.figures)["horizon_s"] == pytest.approx(36_000.0)
 
 
 def test_waits_count_more_than_run_times() -> None:

@@ -59,8 +59,8 @@ def test_each_type_is_told_with_what_it_gives() -> None:
 def test_who_waits_is_told_when_and_on_what_it_begins() -> None:
     """The V100 is free in 100 s and then goes to the shorter job for 100 s."""
     runs = fixed(a_job("1", on="n1:V100:1", throughputs=BOTH))
-    other = fixed(a_job("2", throughputs=BOTH, submitted_s=900.0))
-    waits = fixed(a_job("3", throughputs=BOTH, steps=2000, submitted_s=950.0))
+    other = fixed(a_job("2", throughputs=BOTH))
+    waits = fixed(a_job("3", throughputs=BOTH, steps=2000))
     found = explained("3", runs, other, waits)
     assert found is not None
     assert found.reason == str(WaitReason.INSUFFICIENT)
