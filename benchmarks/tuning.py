@@ -108,7 +108,7 @@ class Judge:
 JUDGES = (
     *(
         Judge(f"sia_{name}, all movable", f"{{data}}/generality/sia_{name}.trace", _SIA)
-        for name in ("saturn3", "saturn4", "philly2", "philly4")
+        for name in ("saturn3", "saturn4", "philly2")
     ),
     *(
         Judge(
@@ -116,7 +116,7 @@ JUDGES = (
             f"{{data}}/generality/sia_{name}.trace",
             _SIA | _NONE_MOVES,
         )
-        for name in ("saturn4", "philly2", "philly4")
+        for name in ("saturn4", "philly4")
     ),
     Judge("generate:sweeps480, all movable", "generate:sweeps480", seed="5", load="70"),
     *(

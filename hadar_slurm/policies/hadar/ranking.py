@@ -104,6 +104,9 @@ class Ranking:
         first, other = planned.speeds(its, kind.speeds)
         if 0 < other < first:
             needed_s = min((left_s - horizon_s * other) / (first - other), horizon_s)
+        if needed_s > 0 and allocator.runs_on(job) == allocator.gpu_types[its[0]]:
+            # Kept until another needs it nearly all the time: by a swap in every round both lose.
+            needed_s = max(needed_s, (1 - tuning.RENEW_SHARE) * horizon_s + needed_s / 1000)
         return Entry(FIRST, -needed_s, tie_break, job, self._own_first(job, kind, its), left_s)
 
     def _own_first(

@@ -8,17 +8,15 @@ choose it. Bounds of rounding and of the sizes of programs are none of these.
 WAIT_FACTOR = 1.5  # 2026-11-30: ef01, ef06, philly1, cluster03's first jobs (ADR 38)
 # A job that its time limit ends is submitted again this much later: its owner has to notice.
 NOTICED_S = 86_400.0  # 2026-11-30: ef01, ef06, philly1 (ADR 38)
-# The longest total time without GPUs before a job goes first: this, plus this many times its time
-# alone on its fastest type.
+# Without GPUs for this time, plus this many times its time alone on its best type, a job is first.
 LONGEST_WAIT_S = 172_800.0  # 2026-11-23: a promise, by the waits on hadar480_load90
 LONGEST_WAIT_TIMES = 20.0  # 2026-11-23: as above
 # A job is critical if its planned time is this share of what is left of the horizon.
 CRITICAL = 0.95  # 2026-11-21: hadar480_static
-# While more jobs are expected, critical jobs on at most this share of the GPUs go before shorter
-# ones: a short makespan is of use only if no later job comes.
+# While more jobs are expected, critical jobs go before shorter ones on this share of the GPUs.
 CRITICAL_SHARE = 0.05  # 2026-11-30: six workloads (ADR 39)
-# The makespan program is solved again after this share of the horizon: plan and progress drift. A
-# critical job that runs stays so for as much longer.
+# The makespan program is solved again after this share of the horizon: plan and progress drift. By
+# as much a running job stays critical for longer, and keeps its type before another critical job.
 RENEW_SHARE = 0.02  # 2026-11-25: hadar480
 # A job stops for a shorter one, or changes its type by regret, for more than this many restarts.
 RESTARTS = 2.0  # 2026-11-21: hadar480_load90
@@ -26,8 +24,7 @@ RESTARTS = 2.0  # 2026-11-21: hadar480_load90
 STAYS = 1.05  # 2026-11-22: hadar480_load90
 # The exponent on time left and number of GPUs in the worth of a type to a job.
 URGENCY = 0.5  # 2026-11-24: Sia's saturn 1, sweeps
-# Jobs are expected for at least this long after the last one.
-EXPECTED_S = 7200.0  # 2026-11-30: ef01, ef06 (ADR 39)
+EXPECTED_S = 7200.0  # after the last job, at least. 2026-11-30: ef01, ef06 (ADR 39)
 # After this share a round ends early, if that spares a job without GPUs this many times its time.
 LEAST_ROUND = 1 / 3  # 2026-11-24: modern_prod2, sweeps, Sia's saturn 1 and 2, philly 1 and 3
 TIMES_TOO_LONG = 4.0  # 2026-11-24: the same

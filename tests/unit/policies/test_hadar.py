@@ -108,6 +108,27 @@ def test_a_critical_job_that_runs_stays_critical_a_little_longer() -> None:
         assert found == expected
 
 
+def test_critical_jobs_that_share_a_type_swap_it_once() -> None:
+    """Job 1 keeps the V100 until job 2 needs it for all but 2 % of the horizon of 10,000 s."""
+    types, rates = a_cluster("1xV100,1xK80").gpus_by_type, some_rates(V100=10.0, K80=1.0)
+
+    def planned(fast_s: float) -> Planned:
+        """Return a plan with a time on the V100, and the rest of the horizon on the K80."""
+        return Planned(tuple(fast_s if t == "V100" else 1e4 - fast_s for t in types), steps(fast_s))
+
+    def steps(fast_s: float) -> int:
+        return round(10.0 * fast_s + 1e4 - fast_s)
+
+    for other_s, swaps in ((5200.0, False), (9700.0, False), (9900.0, True)):
+        here = a_job("1", steps=steps(5000.0), on="n1:V100:1", throughputs=rates)
+        other = a_job("2", steps=steps(other_s), on="n2:K80:1", throughputs=rates)
+        plans = {JobId("1"): planned(5000.0), JobId("2"): planned(other_s)}
+        horizon = Horizon(0.0, 1e4, frozenset(plans), (1.0, 1.0), plans, gpu_types=tuple(types))
+        round_ = replace(ROUND, memory=Memory(horizon, Arrivals(0.0)))
+        placed = placed_by(Hadar().plan(a_snapshot("1xV100,1xK80", here, other), round_))
+        assert (placed["2"] == "n1:V100:1") is swaps
+
+
 def test_nobody_waits_for_ever() -> None:
     """A job of 500 s goes first after two days and 20 times 500 s without GPUs, not before."""
     old = a_job("1", steps=5000, throughputs=V100)
