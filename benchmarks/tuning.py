@@ -155,7 +155,7 @@ class Run:
 
     @property
     def key(self) -> str:
-        """Return what it is told apart by."""
+        """Return a name that no other run has."""
         return f"{self.judge.name}, {self.constant} {self.value:g}"
 
     def figures(self) -> Figures:

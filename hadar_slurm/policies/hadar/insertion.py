@@ -293,7 +293,7 @@ class Insertion:
         price = prices[index] * kind.num_gpus if prices else 0.0
         lost_s = _lost_s(job, kind, index)
         if only_now:  # so it is compared with no later place, where its limit may suffice
-            least_s = min(_lost_s(job, kind, other) for other in kind.by_speed)
+            least_s = min(_lost_s(job, kind, i) for i in kind.by_speed) if lost_s > lasts_s else 0.0
             if start_s > 0 or lost_s - least_s > lasts_s:
                 return None
         cost_s = tuning.WAIT_FACTOR * start_s + lasts_s * (1.0 + price) + lost_s
