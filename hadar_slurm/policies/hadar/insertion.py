@@ -4,12 +4,12 @@ A job that cannot move stays where it starts, so its type is chosen for good. In
 policy each job goes into the first hole of each type that is long enough for it, behind what runs
 and what was inserted before, and takes the type with the least
 
-    factor * wait + run time + price * GPUs * run time.
+    weight * wait + run time + price * GPUs * run time.
 
 So no job delays one before it, and what is idle before a gang begins goes to shorter jobs, as in
 conservative backfill (Mu'alem and Feitelson, IEEE TPDS 12(6), 2001); by the type on which it ends
 first it is list scheduling on unrelated machines (Ibarra and Kim, J. ACM 24(2), 1977). Waits count
-more than once since they become longer than planned: shorter jobs come meanwhile, and go before.
+more than once, since shorter jobs come meanwhile; more for one that probably ends soon (kinds.py).
 
 The price is the dual one of Hadar (IPDPS'24: the payoff of a job is its utility less the price of
 its GPUs), computed from the jobs that wait, not from bounds on utilities. A job that holds a share
@@ -296,7 +296,7 @@ class Insertion:
             least_s = min(_lost_s(job, kind, i) for i in kind.by_speed) if lost_s > lasts_s else 0.0
             if start_s > 0 or lost_s - least_s > lasts_s:
                 return None
-        cost_s = tuning.WAIT_FACTOR * start_s + lasts_s * (1.0 + price) + lost_s
+        cost_s = kind.wait_weight(job) * start_s + lasts_s * (1.0 + price) + lost_s
         place = _Place(cost_s, start_s, lasts_s, gpu_type, held_s=held_s)
         return place if start_s < math.inf else None
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass, field
 
 from hadar_slurm.core.cluster import TypeIndex
 from hadar_slurm.core.job import Job
 from hadar_slurm.placement.allocator import Allocator
+from hadar_slurm.policies.hadar import tuning
 
 # Costs closer than this share are equal: the solver's rounding.
 _SAME_COST = 1e-6
@@ -37,16 +38,29 @@ class JobKind:
             allocator.throughput(job, gpu_type) if allocator.may_use(job, gpu_type) else 0.0
             for gpu_type in gpu_types
         )
+        ranked = sorted((-each, index) for index, each in enumerate(steps_per_s))
         best = max(steps_per_s, default=0.0)
         unit = best or 1.0
         return cls(
             spec.num_gpus,
             steps_per_s,
-            _descending(steps_per_s),
+            tuple(i for each, i in ranked if each < 0),
             best,
             tuple(each / unit for each in steps_per_s),
             spec.throughputs.best(gpu_types, spec.num_gpus) or unit,
         )
+
+    def wait_weight(self, job: Job) -> float:
+        """Return what a second of a job's wait counts beside one of its run time.
+
+        More where it is long on the mean although most alike end soon (core/lengths/belief.py), so
+        that slow-downs count beside completion times; by the index alone the two are the same.
+        """
+        if job.belief is None:
+            return tuning.WAIT_FACTOR
+        index_s = job.belief.left_s(job.progress.steps_done / self.unit)
+        spread = job.steps_left / self.unit / index_s
+        return max(tuning.WAIT_FACTOR, math.pow(spread, tuning.SPREAD_POWER))
 
     def costs(self, prices: tuple[float, ...] | None) -> dict[TypeIndex, float]:
         """Return by type the price of the work that the fastest type does in one second.
@@ -56,18 +70,6 @@ class JobKind:
         prices = prices or (0.0,) * len(self.steps_per_s)
         dearest = max(prices) or 1.0
         return {i: prices[i] / dearest * self.best / self.steps_per_s[i] for i in self.by_speed}
-
-    def cheapest(self, prices: tuple[float, ...] | None) -> tuple[TypeIndex, ...]:
-        """Return the types on which a step costs least at these prices, the fastest first."""
-        costs = self.costs(prices)
-        least = min(costs.values()) + _SAME_COST
-        return tuple(index for index in self.by_speed if costs[index] <= least)
-
-
-def _descending(steps_per_s: Sequence[float]) -> tuple[TypeIndex, ...]:
-    """Return the types with a throughput, the fastest first."""
-    runs = sorted((-each, index) for index, each in enumerate(steps_per_s) if each > 0)
-    return tuple(index for _, index in runs)
 
 
 @dataclass(slots=True)
@@ -93,6 +95,9 @@ class Kinds:
 
         All of their types where GPUs are free of cost.
         """
-        if kind not in self._cheapest:
-            self._cheapest[kind] = kind.cheapest(self.prices)
-        return self._cheapest[kind]
+        found = self._cheapest.get(kind)
+        if found is None:
+            costs = kind.costs(self.prices)
+            most = min(costs.values()) + _SAME_COST
+            found = self._cheapest[kind] = tuple(i for i in kind.by_speed if costs[i] <= most)
+        return found

@@ -173,7 +173,7 @@ def _next_round_s(allocator: Allocator, queue: Sequence[Entry]) -> float | None:
     if round_.may_move or spared_s <= 0:
         return None
     is_due = any(
-        tuning.TIMES_TOO_LONG * entry.left_s <= spared_s
+        entry.left_s <= tuning.LEAST_ROUND * spared_s
         for entry in queue
         if entry.types
         and entry.job.job_id not in allocator.placed

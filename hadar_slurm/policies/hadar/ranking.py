@@ -2,7 +2,7 @@
 
 Overdue jobs go first, then the critical ones of the makespan program (makespan_lp.py), the one that
 needs the first of its planned types for longest first, then the shortest remaining service
-(Schrage and Miller, Operations Research 14(4), 1966, for one server), over the weight of the user.
+(Schrage and Miller, Operations Research 14(4), 1966, one server), over weights of user and wait.
 """
 
 from __future__ import annotations
@@ -67,12 +67,11 @@ class Ranking:
             return Entry(NOWHERE, 0.0, tie_break, job, (), 0.0)
         allocator, shares = self.kinds.allocator, self.shares
         left_s = shares.left_s(job, kind.best) if shares else job.steps_left / kind.best
-        types = self.kinds.cheapest(kind)
+        types = self._own_first(job, kind, self.kinds.cheapest(kind))
         had_s = job.progress.service_gpu_s / spec.num_gpus
         waited_s = allocator.snapshot.now_s - spec.submitted_s - had_s
         alone_s = spec.total_steps / kind.best
         if waited_s > tuning.LONGEST_WAIT_S + tuning.LONGEST_WAIT_TIMES * alone_s:
-            types = self._own_first(job, kind, types)
             return Entry(OVERDUE, -waited_s, tie_break, job, types, left_s)
         if self.horizon and not (shares and shares.goes_by_limit(job)):
             critical = self._if_critical(self.horizon, tie_break, job, left_s)
@@ -83,8 +82,8 @@ class Ranking:
         weight = spec.num_gpus / (1.0 if job.fair_share is None else fair_weight(job.fair_share))
         if shares and spec.user and not spec.can_checkpoint:
             weight *= tuning.IMMOVABLE
-        key = weight * max(0.0, left_s - tuning.RESTARTS * stays_s)
-        return Entry(BY_WORK, key, tie_break, job, self._own_first(job, kind, types), left_s)
+        key = weight * max(0.0, left_s - tuning.RESTARTS * stays_s) / kind.wait_weight(job)
+        return Entry(BY_WORK, key, tie_break, job, types, left_s)
 
     def _if_critical(
         self, horizon: Horizon, tie_break: int, job: Job, left_s: float

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from operator import mul
 from statistics import fmean
@@ -64,10 +64,6 @@ class Leads:
             least = -most if user in present else 0.0
             found[user] = min(max(lead, least), most)
         return Leads(now_s, {user: lead for user, lead in found.items() if lead})
-
-    def holding(self, held: Mapping[str, float]) -> Leads:
-        """Return these leads with the GPUs that users hold from now on."""
-        return Leads(self.at_s, self.gpu_s, held)
 
 
 def dealt(asked: Sequence[WantedService], leads: Mapping[str, float], budget: float) -> list[int]:
@@ -179,9 +175,8 @@ class Shares:
 
     def left_s(self, job: Job, best: float) -> float:
         """Return the time left to rank a job by; `best`: its steps/s on the fastest type."""
-        if self.is_shared and job.limit_left_s is not None:
-            return job.limit_left_s
-        return job.steps_left / best
+        limit_s = job.limit_left_s if self.is_shared else None
+        return job.steps_left / best if limit_s is None else limit_s
 
     def _asked(self, job: Job) -> WantedService:
         spec, best = job.spec, self.kinds.of(job).best
@@ -197,4 +192,4 @@ class Shares:
         for job_id, allocation in allocator.placed.items():
             if user := allocator.snapshot.by_id[job_id].spec.user:
                 held[user] += sum(count * worth[slot.gpu_type] for slot, count in allocation.slots)
-        return self.leads.holding(held)
+        return replace(self.leads, held=held)

@@ -34,9 +34,9 @@ def asked(steps: int, *, submitted_s: float, round_: Round) -> float | None:
 
 
 def test_a_round_ends_early_for_a_short_job_that_waits() -> None:
-    """160 s are left: four times the time of a job of 40 s."""
-    assert asked(390, submitted_s=190.0, round_=WITHIN) == 200.0
-    assert asked(410, submitted_s=190.0, round_=WITHIN) is None
+    """160 s are left: three times the time of a job of 53.3 s."""
+    assert asked(530, submitted_s=190.0, round_=WITHIN) == 200.0
+    assert asked(540, submitted_s=190.0, round_=WITHIN) is None
 
 
 def test_a_round_has_at_least_a_third_of_its_length() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hadar_slurm.core.cluster import GpuType, NodeName
 from hadar_slurm.core.job import Job, Shape
 from hadar_slurm.core.lengths.belief import Belief
-from hadar_slurm.core.lengths.bins import NUM_BINS
+from hadar_slurm.core.lengths.bins import NUM_BINS, bin_of
 from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import Round
 from hadar_slurm.placement.allocator import Allocator
@@ -237,6 +237,28 @@ def test_waits_count_more_than_run_times() -> None:
     runs = fixed("1", steps=10_000, on="n1:V100:1")
     assert plan("1xV100,1xK80", runs, fixed("2", steps=1450))["2"] == "n2:K80:1"
     assert "2" not in plan("1xV100,1xK80", runs, fixed("2", steps=2000))
+
+
+def uncertain(name: str) -> Job:
+    """Return a job that ends within two minutes with 0.9, and else trains for hours."""
+    ends = [0.0] * (NUM_BINS + 1)
+    ends[0], ends[bin_of(10_000.0)] = 0.9, 1.0
+    belief = Belief(tuple(ends))
+    return replace(fixed(name, steps=round(10 * belief.mean_left_s(0.0))), belief=belief)
+
+
+def test_a_wait_counts_more_for_a_job_that_probably_ends_soon() -> None:
+    """Both take 980 s on the mean; the V100 is free in 5,000 s, the K80 now."""
+    runs, job = fixed("1", steps=50_000, on="n1:V100:1"), uncertain("2")
+    assert plan("1xV100,1xK80", runs, job)["2"] == "n2:K80:1"
+    assert "2" not in plan("1xV100,1xK80", runs, replace(job, belief=None))
+
+
+def test_a_job_that_probably_ends_soon_goes_before_one_of_the_same_mean() -> None:
+    """Without its belief it comes second, as the later of two."""
+    first, second = fixed("1", steps=uncertain("2").spec.total_steps), uncertain("2")
+    assert plan("1xV100", first, second) == {"2": "n1:V100:1"}
+    assert plan("1xV100", first, replace(second, belief=None)) == {"1": "n1:V100:1"}
 
 
 def test_beyond_the_first_jobs_a_job_starts_where_it_delays_none(
