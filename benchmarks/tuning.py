@@ -36,8 +36,8 @@ from hadar_slurm.policies.policy import DEFAULT_USER_SHARES
 
 PAGE = ROOT / "benchmarks" / "results" / "tuning.md"
 CHANGES = (0.7, 1.3)
-# These are shares or factors near 1: their distance from it is changed.
-NEAR_ONE = ("CRITICAL", "STAYS")
+# Factors near 1: their distance from it is changed.
+NEAR_ONE = ("STAYS",)
 FIGURES = {"mean_jct_s": "mean JCT", "ttd_s": "TTD", "p99_slowdown": "p99 slow-down"}
 # Not a ratio: the number of jobs that time limits end, over all workloads.
 ENDED = "killed"
@@ -239,8 +239,8 @@ def page(names: Sequence[str], found: Mapping[str, Figures]) -> str:
     }
     most = max(changes, key=lambda name: abs(math.log(changes[name])))
     words = wrapped(
-        "What 30 % less or more of each constant costs (of CRITICAL and STAYS: of their distance "
-        "from 1): ratios to the constant as it is, below 1 is better, geometric means over "
+        "What 30 % less or more of each constant costs (of STAYS: of its distance from "
+        "1): ratios to the constant as it is, below 1 is better, geometric means over "
         "workloads that chose none of them, one run of each; single ones scatter by 1 to 2 %. Time "
         f"limits end {base:g} jobs with the constants as they are; they count as done. Where a row "
         "has 1.000 only, nothing on these workloads depends on the constant. What each "

@@ -3,12 +3,11 @@
 Jobs that cannot move are inserted into one plan, priced by those that wait (`insertion.py`). Others
 go by the shortest service (`ranking.py`), and types, while more jobs are expected (`arrivals.py`),
 by what each would lose (`type_sharing.py`), then by the duals of a makespan program
-(`makespan_lp.py`). Where jobs can move its critical ones go first: a few of them, then all.
+(`makespan_lp.py`). Where jobs can move its critical ones go first: a few of them, later more.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from operator import mul
@@ -66,8 +65,8 @@ class Hadar:
             horizon, is_new = self._horizon(kinds, able, memory.horizon)
         kinds.prices = horizon.prices if horizon and not expects else None
         shares = Shares.of(kinds, able, self.user_shares, memory.leads)
-        most = tuning.CRITICAL_SHARE * sum(open_gpus(snapshot, allocator.gpu_types))
-        most = most if expects else math.inf
+        most = arrivals.critical_share(snapshot.now_s)
+        most *= sum(open_gpus(snapshot, allocator.gpu_types))
         queue = Ranking(kinds, horizon, shares, most_critical=most).queue()
         if can_move:
             patient = _place_with_moves(kinds, queue, shares)

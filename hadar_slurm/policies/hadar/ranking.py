@@ -96,7 +96,7 @@ class Ranking:
         needed_s = planned.left_s(job.steps_left)
         # One that runs stays so a little longer, or it would soon lose the GPUs it has got.
         margin = tuning.RENEW_SHARE if job.phase is Phase.RUNNING else 0.0
-        if needed_s < (tuning.CRITICAL - margin) * horizon_s:
+        if needed_s < (1 - tuning.CRITICAL_SHARE - margin) * horizon_s:
             return None
         # The planned types may have become unusable.
         its = planned.types(kind.by_speed) or self.kinds.cheapest(kind)

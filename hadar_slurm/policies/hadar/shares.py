@@ -155,12 +155,11 @@ class Shares:
 
     def order(self, jobs: Sequence[Job | None]) -> list[int]:
         """Return the positions of jobs in the order in which they are served; None stays first."""
-        allocator, leads = self.kinds.allocator, dict(self.leads.gpu_s)
+        allocator, leads = self.kinds.allocator, defaultdict(float, self.leads.gpu_s)
         for job_id in allocator.placed:
             placed = allocator.snapshot.by_id[job_id]
             if placed.spec.user and not placed.spec.can_checkpoint:
-                user = placed.spec.user
-                leads[user] = leads.get(user, 0.0) + self._asked(placed).gpu_s
+                leads[placed.spec.user] += self._asked(placed).gpu_s
         asked = [WantedService("", 0.0) if job is None else self._asked(job) for job in jobs]
         return dealt(asked, leads, self.budget)
 

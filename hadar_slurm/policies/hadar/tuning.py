@@ -13,10 +13,11 @@ NOTICED_S = 86_400.0  # 2026-11-30: ef01, ef06, philly1 (ADR 38)
 # Without GPUs for this time, plus this many times its time alone on its best type, a job is first.
 LONGEST_WAIT_S = 172_800.0  # 2026-11-23: a promise, by the waits on hadar480_load90
 LONGEST_WAIT_TIMES = 20.0  # 2026-11-23: as above
-# A job is critical if its planned time is this share of what is left of the horizon.
-CRITICAL = 0.95  # 2026-11-21: hadar480_static
-# While more jobs are expected, critical jobs go before shorter ones on this share of the GPUs.
-CRITICAL_SHARE = 0.05  # 2026-11-30: six workloads (ADR 39)
+# A job is critical if its planned time is all but this share of what is left of the horizon. While
+# more jobs are expected, such jobs go before shorter ones on this share of the GPUs.
+CRITICAL_SHARE = 0.05  # 2026-11-21: hadar480_static; 2026-11-30: six workloads (ADR 39)
+# And once no more are expected on this share, if not all came at one time.
+LAST_SHARE = 1 / 3  # 2026-11-30: Sia's saturn 3 and 4, ef06 (ADR 39)
 # The makespan program is solved again after this share of the horizon: plan and progress drift. By
 # as much a running job stays critical for longer, and keeps its type before another critical job.
 RENEW_SHARE = 0.02  # 2026-11-25: hadar480

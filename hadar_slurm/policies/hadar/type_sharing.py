@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import TypeAlias
 
 from hadar_slurm.core.cluster import TypeIndex
@@ -30,8 +29,6 @@ from hadar_slurm.policies.hadar import tuning
 
 # The worth of a type to a job, and the type.
 Worth: TypeAlias = tuple[float, TypeIndex]
-
-_worth = itemgetter(0)
 
 
 def worths(
@@ -59,8 +56,7 @@ def worths(
         own, restart_s = held
         moved = unit / tuning.STAYS / (1.0 + tuning.RESTARTS * restart_s / left_s)
         found = [((unit if index == own else moved) * speeds[index], index) for index in types]
-    found.sort(key=_worth, reverse=True)
-    return found
+    return sorted(found, key=lambda pair: pair[0], reverse=True)
 
 
 def share_types(

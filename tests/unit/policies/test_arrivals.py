@@ -7,6 +7,7 @@ from dataclasses import replace
 from builders import ROUND, a_job, a_snapshot
 
 from hadar_slurm.core.job import Job, Progress
+from hadar_slurm.policies.hadar import tuning
 from hadar_slurm.policies.hadar.arrivals import Arrivals
 from hadar_slurm.policies.hadar.policy import Hadar
 
@@ -38,6 +39,13 @@ def test_where_jobs_came_at_several_times_more_are_expected() -> None:
     arrivals = Arrivals().after(came(0.0, 50 * HOUR_S))
     assert arrivals.are_expected(52 * HOUR_S)
     assert not arrivals.are_expected(52 * HOUR_S + 1.0)
+
+
+def test_critical_jobs_go_first_on_more_gpus_once_none_is_expected() -> None:
+    """On all of them where every job came at one time."""
+    share = Arrivals().after(came(0.0, HOUR_S)).critical_share
+    assert share(2 * HOUR_S) == tuning.CRITICAL_SHARE < share(9 * HOUR_S) == tuning.LAST_SHARE < 1
+    assert Arrivals().after(came(0.0, 0.0)).critical_share(9 * HOUR_S) == 1.0
 
 
 def test_a_job_that_is_requeued_has_not_come_again() -> None:
