@@ -116,8 +116,9 @@ PARTS: tuple[Part, ...] = (
         "Plain Slurm is what a real slurmctld does, with users who choose types in four ways "
         "([policies.md](../../docs/policies.md#slurm)). Each is played three times, each time "
         "without another tenth of the jobs. *History* are sizes learned from the jobs that end. "
-        "The plan by insertion was chosen on ef01, ef06 and philly1, the beliefs of sizes on openb "
-        "too; only cluster03 judges both. Jobs that limits end count as done there.",
+        "The plan by insertion was chosen on ef01, ef06 and philly1, the beliefs of sizes and what "
+        "a wait counts on openb too, the latter on cluster03 as well, which judges all else. Jobs "
+        "that limits end count as done there.",
         {
             f"day-one-{name}": f"{words} {_DAY_ONE}"
             for name, words in (

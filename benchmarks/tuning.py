@@ -5,9 +5,10 @@
     python benchmarks/tuning.py --work DIR     # keeps all runs, and goes on where it stopped
 
 The constants are those of hadar_slurm/policies/hadar/tuning.py and the strictness of shares; the
-workloads are such as chose none of them. Their data lie in `--data`, by default ../shared/data
-beside the checkout. A ratio is the mean JCT (TTD, p99 of the slow-down) with the changed constant
-over that with the constant as it is, in simulations of the same jobs.
+workloads are such as chose none of them, but for those that the page names. Their data lie in
+`--data`, by default ../shared/data beside the checkout. A ratio is the mean JCT (TTD, p99 of the
+slow-down) with the changed constant over that with the constant as it is, in simulations of the
+same jobs.
 """
 
 from __future__ import annotations
@@ -241,7 +242,8 @@ def page(names: Sequence[str], found: Mapping[str, Figures]) -> str:
     words = wrapped(
         "What 30 % less or more of each constant costs (of STAYS: of its distance from "
         "1): ratios to the constant as it is, below 1 is better, geometric means over "
-        "workloads that chose none of them, one run of each; single ones scatter by 1 to 2 %. Time "
+        "workloads that chose none of them, but for LAST_SHARE (saturn 3 and 4) and SPREAD_POWER "
+        "(openb), one run of each; single ones scatter by 1 to 2 %. Time "
         f"limits end {base:g} jobs with the constants as they are; they count as done. Where a row "
         "has 1.000 only, nothing on these workloads depends on the constant. What each "
         "is, since when, and what chose it: hadar_slurm/policies/hadar/tuning.py. The mean JCT "
