@@ -94,8 +94,7 @@ def bounded_throughputs(
                 f"planned with {together:g}"
             )
         rows[gpu_type, size] = GangThroughput(together, spread if size > 1 else row.spread)
-        if (gpu_type, size) in own:
-            seen = own[gpu_type, size]
+        if seen := own.get((gpu_type, size)):
             rows[gpu_type, size] = GangThroughput(seen.together or together, seen.spread or spread)
     return Throughputs.of(rows), tuple(reasons)
 
@@ -241,14 +240,7 @@ class Credits:
         self, user: str, claimed_s: float, lasted_s: float, now_s: float, *, speeds_off: float = 1.0
     ) -> None:
         """Count a job that has ended."""
-        run = Judged(
-            JobId(""),
-            user=user,
-            workload="",
-            claimed_s=claimed_s,
-            lasted_s=lasted_s,
-            speeds_off=speeds_off,
-        )
+        run = Judged(JobId(""), user, "", claimed_s, lasted_s=lasted_s, speeds_off=speeds_off)
         self.judge(run, now_s)
 
 

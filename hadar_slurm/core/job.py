@@ -203,6 +203,8 @@ class Job:
     limit_left_s: float | None = None
     # What is believed of its size where that is learned; its total steps are what it is ranked by.
     belief: SizeBelief | None = None
+    # Whether its total steps are not stated, but learned or those that fit its time limit.
+    is_estimated: bool = False
 
     @property
     def job_id(self) -> JobId:

@@ -118,7 +118,7 @@ class SizesBackend:
             # A limit that hadard adjusts to the type ends no job there, as under hadard.
             limit_s = math.inf if self.world.adjusts_limits else spec.limit_s
             seen = self._specs[spec.job_id] = replace(spec, total_steps=total, limit_s=limit_s)
-        return replace(job, spec=seen, belief=belief)
+        return replace(job, spec=seen, belief=belief, is_estimated=True)
 
     def _unsized(self, spec: JobSpec) -> Unsized:
         limit_s = self._limits[spec.job_id] / self._best(spec)

@@ -42,7 +42,7 @@ class Arrivals:
         most_s = max(tuning.EXPECTED_S, self.longest_gap_s)
         return self.longest_gap_s > 0.0 and now_s - self.last_s <= most_s
 
-    def critical_share(self, now_s: float) -> float:
-        """Return on which share of the GPUs critical jobs go first: all if all came at once."""
+    def critical_share(self, now_s: float, *, can_move: bool) -> float:
+        """Return on which share of GPUs critical jobs go first: all if some of a batch can move."""
         share = tuning.CRITICAL_SHARE if self.are_expected(now_s) else tuning.LAST_SHARE
-        return share if self.longest_gap_s else 1.0
+        return share if self.longest_gap_s or not can_move else 1.0

@@ -10,6 +10,7 @@ So no job delays one before it, and what is idle before a gang begins goes to sh
 conservative backfill (Mu'alem and Feitelson, IEEE TPDS 12(6), 2001); by the type on which it ends
 first it is list scheduling on unrelated machines (Ibarra and Kim, J. ACM 24(2), 1977). Waits count
 more than once, since shorter jobs come meanwhile; more for one that probably ends soon (kinds.py).
+That of a job of stated size lasts until half of the GPUs are free: holes go to shorter jobs.
 
 The price is the dual one of Hadar (IPDPS'24: the payoff of a job is its utility less the price of
 its GPUs), computed from the jobs that wait, not from bounds on utilities. A job that holds a share
@@ -127,8 +128,7 @@ class FreeTimes:
         pools, gpus = self.of(job, gpu_type), job.spec.num_gpus
         if len(pools) == 1:
             return pools[0].first_s(gpus, lasts_s, from_s)
-        changes = (zip(p.times_s, map(sub, p.free, (0, *p.free)), strict=True) for p in pools)
-        both = FreeGpus(starmap(FreedGpus, chain.from_iterable(changes)))
+        both = _together(pools)
         while (start_s := both.first_s(gpus, lasts_s, from_s)) < math.inf:
             # No GPU of one pool takes the place of another's meanwhile.
             if self.least(job, gpu_type, start_s, lasts_s) >= gpus:
@@ -136,6 +136,11 @@ class FreeTimes:
             later = bisect_right(both.times_s, start_s)
             from_s = both.times_s[later] if later < len(both.times_s) else math.inf
         return start_s
+
+    def half_s(self, job: Job, gpu_type: GpuType) -> float:
+        """Return when half of the GPUs of a type that a job may have are free, in s from now."""
+        pool = _together(self.of(job, gpu_type))
+        return pool.first_s(max(job.spec.num_gpus, -(-pool.free[-1] // 2)), 0.0, 0.0)
 
     def least(self, job: Job, gpu_type: GpuType, start_s: float, lasts_s: float) -> int:
         """Return how many GPUs of a type a job could have from `start_s` on for `lasts_s`."""
@@ -165,6 +170,12 @@ class FreeTimes:
     def of(self, job: Job, gpu_type: GpuType) -> Sequence[FreeGpus]:
         """Return the pools of a type of which a job may have GPUs."""
         return self._pools.get((gpu_type, self._allocator.like(job)), ())
+
+
+def _together(pools: Sequence[FreeGpus]) -> FreeGpus:
+    """Return several pools as one."""
+    changes = (zip(p.times_s, map(sub, p.free, (0, *p.free)), strict=True) for p in pools)
+    return FreeGpus(starmap(FreedGpus, chain.from_iterable(changes)))
 
 
 def _begin_s(slots: Iterable[Sequence[FreedGpus]], nodes: int, gpus: int) -> float:
@@ -296,7 +307,10 @@ class Insertion:
             least_s = min(_lost_s(job, kind, i) for i in kind.by_speed) if lost_s > lasts_s else 0.0
             if start_s > 0 or lost_s - least_s > lasts_s:
                 return None
-        cost_s = kind.wait_weight(job) * start_s + lasts_s * (1.0 + price) + lost_s
+        wait_s = kind.wait_weight(job) * start_s
+        if 0 < start_s < math.inf and not job.is_estimated:
+            wait_s = max(start_s, table.half_s(job, gpu_type))
+        cost_s = wait_s + lasts_s * (1.0 + price) + lost_s
         place = _Place(cost_s, start_s, lasts_s, gpu_type, held_s=held_s)
         return place if start_s < math.inf else None
 

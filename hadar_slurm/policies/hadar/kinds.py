@@ -53,11 +53,10 @@ class JobKind:
     def wait_weight(self, job: Job) -> float:
         """Return what a second of a job's wait counts beside one of its run time.
 
-        More where it is long on the mean although most alike end soon (core/lengths/belief.py), so
-        that slow-downs count beside completion times; by the index alone the two are the same.
+        More where it is long on the mean although most alike end soon: slow-downs count as well.
         """
         if job.belief is None:
-            return tuning.WAIT_FACTOR
+            return tuning.LIMIT_WAIT_FACTOR if job.is_estimated else tuning.WAIT_FACTOR
         index_s = job.belief.left_s(job.progress.steps_done / self.unit)
         spread = job.steps_left / self.unit / index_s
         return max(tuning.WAIT_FACTOR, math.pow(spread, tuning.SPREAD_POWER))
@@ -85,19 +84,17 @@ class Kinds:
     def of(self, job: Job) -> JobKind:
         """Return the kind of a job."""
         like = self.allocator.like(job)
-        found = self._found.get(like)
-        if found is None:
-            found = self._found[like] = JobKind.of(self.allocator, job)
-        return found
+        if like not in self._found:
+            self._found[like] = JobKind.of(self.allocator, job)
+        return self._found[like]
 
     def cheapest(self, kind: JobKind) -> tuple[TypeIndex, ...]:
         """Return the types that do the work of jobs of `kind` at the least cost, the fastest first.
 
         All of their types where GPUs are free of cost.
         """
-        found = self._cheapest.get(kind)
-        if found is None:
+        if kind not in self._cheapest:
             costs = kind.costs(self.prices)
             most = min(costs.values()) + _SAME_COST
-            found = self._cheapest[kind] = tuple(i for i in kind.by_speed if costs[i] <= most)
-        return found
+            self._cheapest[kind] = tuple(i for i in kind.by_speed if costs[i] <= most)
+        return self._cheapest[kind]

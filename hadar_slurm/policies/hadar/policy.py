@@ -29,8 +29,7 @@ from hadar_slurm.policies.hadar.shares import Leads, Shares
 from hadar_slurm.policies.hadar.type_sharing import share_types, worths
 from hadar_slurm.policies.policy import DEFAULT_USER_SHARES, PolicyOptions, SolverLimits, open_gpus
 
-# After this time the program is solved again if jobs came or went.
-_RENEW_S = 1800.0
+_RENEW_S = 1800.0  # After this time the program is solved again if jobs came or went.
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +60,11 @@ class Hadar:
         arrivals = memory.arrivals.after(able)
         expects = arrivals.are_expected(snapshot.now_s)
         horizon, is_new = None, False
-        if can_move:
+        if can_move or not all(job.is_estimated for job in able):
             horizon, is_new = self._horizon(kinds, able, memory.horizon)
         kinds.prices = horizon.prices if horizon and not expects else None
         shares = Shares.of(kinds, able, self.user_shares, memory.leads)
-        most = arrivals.critical_share(snapshot.now_s)
+        most = arrivals.critical_share(snapshot.now_s, can_move=can_move)
         most *= sum(open_gpus(snapshot, allocator.gpu_types))
         queue = Ranking(kinds, horizon, shares, most_critical=most).queue()
         if can_move:
@@ -92,14 +91,11 @@ class Hadar:
         if known and not _is_stale(known, able, snapshot.now_s):
             return known, False
         capacity = open_gpus(snapshot, allocator.gpu_types)
-        demands = []
+        demands, sizes = [], list(zip(allocator.gpu_types, capacity, strict=True))
         for job in able:
             kind, size = kinds.of(job), job.spec.num_gpus
             held = None if job.spec.can_checkpoint else allocator.runs_on(job)
-            able_on = [
-                count >= size and held in (None, gpu_type)
-                for gpu_type, count in zip(allocator.gpu_types, capacity, strict=True)
-            ]
+            able_on = (n >= size and held in (None, gpu_type) for gpu_type, n in sizes)
             found = tuple(map(mul, kind.steps_per_s, able_on))
             if any(found):
                 demands.append(Demand(job.job_id, (kind, held), size, job.steps_left, found))
@@ -225,8 +221,7 @@ class _TypeSelection:
                 later.append(position)
                 left -= size
                 continue
-            index = self._take(position, types)
-            if index is not None:
+            if (index := self._take(position, types)) is not None:
                 left -= size
                 if immovable and job.job_id not in immovable:
                     forecast.give(job, index)

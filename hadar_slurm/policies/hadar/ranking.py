@@ -73,7 +73,8 @@ class Ranking:
         alone_s = spec.total_steps / kind.best
         if waited_s > tuning.LONGEST_WAIT_S + tuning.LONGEST_WAIT_TIMES * alone_s:
             return Entry(OVERDUE, -waited_s, tie_break, job, types, left_s)
-        if self.horizon and not (shares and shares.goes_by_limit(job)):
+        is_sure = spec.can_checkpoint or not job.is_estimated
+        if self.horizon and is_sure and not (shares and shares.goes_by_limit(job)):
             critical = self._if_critical(self.horizon, tie_break, job, left_s)
             if critical:
                 return critical

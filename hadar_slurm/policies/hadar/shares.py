@@ -27,9 +27,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from hadar_slurm.core.job import Job
-from hadar_slurm.policies.hadar import tuning
 from hadar_slurm.policies.hadar.kinds import Kinds
-from hadar_slurm.policies.policy import open_gpus
+from hadar_slurm.policies.policy import DEFAULT_USER_SHARES, open_gpus
 
 # The budget at a strictness of one half, by definition: this long a share.
 _HOUR_S = 3600.0
@@ -103,8 +102,11 @@ def share_of(jobs: Sequence[Job]) -> float:
 
 
 def most_of(budget: float, share: float) -> float:
-    """Return the largest lead in GPU-seconds, where `share` are the GPUs of one share."""
-    return max(budget, tuning.MOST_LEAD_S * share)
+    """Return the largest lead in GPU-seconds, either way: at least the default budget.
+
+    Use of GPUs that no other user wanted is soon forgotten, and little use gives no right to all.
+    """
+    return max(budget, budget_of(DEFAULT_USER_SHARES, share))
 
 
 def budget_of(strictness: float, share: float) -> float:

@@ -8,6 +8,7 @@ choose it. Bounds of rounding and of the sizes of programs are none of these.
 WAIT_FACTOR = 1.5  # 2026-11-30: ef01, ef06, philly1, cluster03's first jobs (ADR 38)
 # More than that where a job's mean over its index, to this power, is more: most alike end soon.
 SPREAD_POWER = 0.25  # 2026-11-30: philly1, openb (ADR 38)
+LIMIT_WAIT_FACTOR = 2.0  # where only limits are known. 2026-11-30: hadar480, sweeps (ADR 38)
 # A job that its time limit ends is submitted again this much later: its owner has to notice.
 NOTICED_S = 86_400.0  # 2026-11-30: ef01, ef06, philly1 (ADR 38)
 # Without GPUs for this time, plus this many times its time alone on its best type, a job is first.
@@ -23,15 +24,11 @@ LAST_SHARE = 1 / 3  # 2026-11-30: Sia's saturn 3 and 4, ef06 (ADR 39)
 RENEW_SHARE = 0.02  # 2026-11-25: hadar480
 # A job stops for a shorter one, or changes its type by regret, for more than this many restarts.
 RESTARTS = 2.0  # 2026-11-21: hadar480_load90
-# And another type must be faster by this factor beside them.
-STAYS = 1.05  # 2026-11-22: hadar480_load90
+STAYS = 1.05  # and another type must be faster by this factor. 2026-11-22: hadar480_load90
 # The exponent on time left and number of GPUs in the worth of a type to a job.
 URGENCY = 0.5  # 2026-11-24: Sia's saturn 1, sweeps
 EXPECTED_S = 7200.0  # after the last job, at least. 2026-11-30: ef01, ef06 (ADR 39)
 # After this share a round ends early, if a job without GPUs takes this share of what is left of it.
 LEAST_ROUND = 1 / 3  # 2026-11-24: modern_prod2, sweeps, Sia's saturn 1 and 2, philly 1 and 3
-# A lead, either way, is at most this long a share, or the budget if that is more: use of GPUs that
-# no other user wanted is soon forgotten, and little use gives no right to all GPUs afterwards.
-MOST_LEAD_S = 14_400.0  # 2026-11-25: populations of users who lie (ADR 31)
 # A job that cannot move is ranked as if this many times its work were left: it keeps its GPUs.
 IMMOVABLE = 2.0  # 2026-11-25: populations of users who lie (ADR 31)

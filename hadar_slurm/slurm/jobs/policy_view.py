@@ -186,7 +186,6 @@ class PolicyView:
             return Treated(seen, Course.PLANNED, is_stuck=is_stuck)
         spec, kept, why_not = self._movable(seen, spec, progress, phase, gang=gang)
         is_unseen = phase is Phase.QUEUED and seen.key in self.state.unseen
-        is_early = phase is Phase.QUEUED and seen.row.begins_later(seen.now_s)
         is_pinned = phase is Phase.STARTING and seen.is_pending
         unseen = "Slurm's details of it could not be read in this round" if is_unseen else ""
         waits, row = _where_it_waits(seen, is_pinned=is_pinned), seen.row
@@ -202,10 +201,11 @@ class PolicyView:
             partition=row.partition,
             remarks=(*self._not_on(seen, choice.barred), *filter(None, remarks)),
             is_pinned=is_pinned,
-            left_out=is_unseen or is_early,
+            left_out=is_unseen or (phase is Phase.QUEUED and row.begins_later(seen.now_s)),
             account=row.account,
             limit_left_s=self.checks.limit_left_s(seen),
             belief=belief,
+            is_estimated=not seen.description.steps,
         )
         limits_s = limits_s if seen.description.time_on else {}
         return Treated(seen, Course.PLANNED, job, is_stuck, limits_s=limits_s, kept=kept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from builders import ROUND, a_job, a_snapshot
 
@@ -43,9 +44,11 @@ def test_where_jobs_came_at_several_times_more_are_expected() -> None:
 
 def test_critical_jobs_go_first_on_more_gpus_once_none_is_expected() -> None:
     """On all of them where every job came at one time."""
-    share = Arrivals().after(came(0.0, HOUR_S)).critical_share
+    share = partial(Arrivals().after(came(0.0, HOUR_S)).critical_share, can_move=True)
     assert share(2 * HOUR_S) == tuning.CRITICAL_SHARE < share(9 * HOUR_S) == tuning.LAST_SHARE < 1
-    assert Arrivals().after(came(0.0, 0.0)).critical_share(9 * HOUR_S) == 1.0
+    batch = Arrivals().after(came(0.0, 0.0))
+    assert batch.critical_share(9 * HOUR_S, can_move=True) == 1.0
+    assert batch.critical_share(9 * HOUR_S, can_move=False) == tuning.LAST_SHARE
 
 
 def test_a_job_that_is_requeued_has_not_come_again() -> None:

@@ -181,7 +181,8 @@ def test_gpus_cost_what_those_behind_would_wait() -> None:
 def limited(job: Job, limit_s: float) -> Job:
     """Return the job with a limit, believed to take 120 s to 170 s on its fastest type."""
     ends = tuple(1.0 if where == 1 else 0.0 for where in range(NUM_BINS + 1))
-    return replace(job, spec=replace(job.spec, limit_s=limit_s), belief=Belief(ends))
+    spec = replace(job.spec, limit_s=limit_s)
+    return replace(job, spec=spec, belief=Belief(ends), is_estimated=True)
 
 
 def test_a_job_keeps_off_the_type_on_which_its_limit_would_end_it() -> None:
@@ -232,11 +233,38 @@ def test_the_horizon_is_that_of_jobs_where_they_are() -> None:
     assert dict(found.figures)["horizon_s"] == pytest.approx(36_000.0)
 
 
-def test_waits_count_more_than_run_times() -> None:
-    """A wait of 1,000 s for a V100 is longer than what 1,450 steps take on a K80, and not 2,000."""
+def test_waits_count_more_than_run_times_where_sizes_are_estimated() -> None:
+    """The V100 is free in 1,000 s, which counts once if the size is stated, by the limit twice."""
     runs = fixed("1", steps=10_000, on="n1:V100:1")
-    assert plan("1xV100,1xK80", runs, fixed("2", steps=1450))["2"] == "n2:K80:1"
-    assert "2" not in plan("1xV100,1xK80", runs, fixed("2", steps=2000))
+    for steps, is_estimated, starts in (
+        (1450, False, False),
+        (1450, True, True),
+        (2150, True, True),
+        (2300, True, False),
+    ):
+        job = replace(fixed("2", steps=steps), is_estimated=is_estimated)
+        assert ("2" in plan("1xV100,1xK80", runs, job)) is starts
+
+
+def test_a_wait_of_stated_size_lasts_until_half_of_the_gpus_are_free() -> None:
+    """One of four V100s is free in 100 s, the second in 5,000 s; the K80 takes 4,000 s."""
+    late = fixed("3", 2, steps=10**6, on="n1:V100:2")
+    first, second = (fixed(name, steps=1000, on="n1:V100:1") for name in "12")
+    job = fixed("9", steps=4000)
+    assert "9" not in plan("4xV100,1xK80", first, second, late, job)
+    second = fixed("2", steps=50_000, on="n1:V100:1")
+    assert plan("4xV100,1xK80", first, second, late, job)["9"] == "n2:K80:1"
+    learned = replace(job, is_estimated=True)
+    assert "9" not in plan("4xV100,1xK80", first, second, late, learned)
+
+
+def test_a_critical_job_of_stated_size_goes_first() -> None:
+    """It needs all of the horizon; the shorter one goes before it where its size is estimated."""
+    runs = fixed("3", 19, steps=1000, on="n1:V100:19", shape=Shape(1, 19))
+    long, short = fixed("1", steps=100_000), fixed("2", steps=1000)
+    assert plan("20xV100", long, short, runs).keys() == {"1", "3"}
+    learned = [replace(job, is_estimated=True) for job in (long, short, runs)]
+    assert plan("20xV100", *learned).keys() == {"2", "3"}
 
 
 def uncertain(name: str) -> Job:
@@ -244,21 +272,24 @@ def uncertain(name: str) -> Job:
     ends = [0.0] * (NUM_BINS + 1)
     ends[0], ends[bin_of(10_000.0)] = 0.9, 1.0
     belief = Belief(tuple(ends))
-    return replace(fixed(name, steps=round(10 * belief.mean_left_s(0.0))), belief=belief)
+    job = fixed(name, steps=round(10 * belief.mean_left_s(0.0)))
+    return replace(job, belief=belief, is_estimated=True)
 
 
 def test_a_wait_counts_more_for_a_job_that_probably_ends_soon() -> None:
     """Both take 980 s on the mean; the V100 is free in 5,000 s, the K80 now."""
     runs, job = fixed("1", steps=50_000, on="n1:V100:1"), uncertain("2")
     assert plan("1xV100,1xK80", runs, job)["2"] == "n2:K80:1"
-    assert "2" not in plan("1xV100,1xK80", runs, replace(job, belief=None))
+    stated = replace(job, belief=None, is_estimated=False)
+    assert "2" not in plan("1xV100,1xK80", runs, stated)
 
 
 def test_a_job_that_probably_ends_soon_goes_before_one_of_the_same_mean() -> None:
     """Without its belief it comes second, as the later of two."""
     first, second = fixed("1", steps=uncertain("2").spec.total_steps), uncertain("2")
     assert plan("1xV100", first, second) == {"2": "n1:V100:1"}
-    assert plan("1xV100", first, replace(second, belief=None)) == {"1": "n1:V100:1"}
+    stated = replace(second, belief=None, is_estimated=False)
+    assert plan("1xV100", first, stated) == {"1": "n1:V100:1"}
 
 
 def test_beyond_the_first_jobs_a_job_starts_where_it_delays_none(
