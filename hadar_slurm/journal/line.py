@@ -105,6 +105,7 @@ def _job(job: Job) -> Line:
         "remarks": list(job.remarks) or None,
         "pinned": job.is_pinned or None,
         "left_out": job.left_out or None,
+        "estimated": job.is_estimated or None,
         "limit_left_s": None if job.limit_left_s is None else round(job.limit_left_s),
     }
     return {

@@ -120,6 +120,7 @@ def job_of(name: str, tree: Line) -> Job:
         left_out=tree.get("left_out", False),
         account=tree.get("account", ""),
         limit_left_s=tree.get("limit_left_s"),
+        is_estimated=tree.get("estimated", False),
     )
 
 

@@ -30,8 +30,8 @@ LIMITS = {
     "calls with more than 4 positional arguments": 94,
     "keys of hadar.yaml": 37,
     "modules that hadard loads": 119,
-    "lines that hadard loads": 16_001,
-    "lines that hadard has loaded after a round of steer": 18_121,
+    "lines that hadard loads": 15_999,
+    "lines that hadard has loaded after a round of steer": 18_119,
 }
 MOST_LINES_OF_SLURM = 8_058
 

@@ -102,10 +102,7 @@ def share_of(jobs: Sequence[Job]) -> float:
 
 
 def most_of(budget: float, share: float) -> float:
-    """Return the largest lead in GPU-seconds, either way: at least the default budget.
-
-    Use of GPUs that no other user wanted is soon forgotten, and little use gives no right to all.
-    """
+    """Return the largest lead in GPU-seconds, either way: the default budget at least (ADR 31)."""
     return max(budget, budget_of(DEFAULT_USER_SHARES, share))
 
 

@@ -196,7 +196,9 @@ def test_until_a_job_took_as_long_as_claimed_the_time_limit_counts(cluster: Clus
     backend = cluster.backend()
     nothing_claimed = cluster.submit()
     assert seen(backend, nothing_claimed).limit_left_s is None
+    assert seen(backend, nothing_claimed).is_estimated
     job = cluster.submit(steps=10_000, throughputs=given)
+    assert not seen(backend, job).is_estimated
     assert seen(backend, job).limit_left_s == pytest.approx(1e9, rel=1 / 16)
     cluster.slurm.advance(10_100.0)
     job = cluster.submit(steps=10_000, throughputs=given)

@@ -68,6 +68,18 @@ def test_who_waits_is_told_when_and_on_what_it_begins() -> None:
     assert found.ahead == ("2",)
 
 
+def test_a_job_of_estimated_size_is_forecast_as_one() -> None:
+    """Its wait of 1,000 s for the V100 counts twice: 1,450 s on the K80 are less."""
+    runs = fixed(a_job("1", on="n1:V100:1", throughputs=BOTH, steps=10_000))
+    waits = fixed(a_job("2", throughputs=BOTH, steps=1450))
+    stated = explained("2", runs, waits)
+    estimated = explained("2", runs, replace(waits, is_estimated=True))
+    assert stated is not None
+    assert estimated is not None
+    assert stated.expected == Expected(1000.0, 1145.0, {"n1": {"V100": 1}})
+    assert estimated.expected == Expected(0.0, 1450.0, {"n2": {"K80": 1}})
+
+
 def test_jobs_that_start_at_the_same_time_are_not_ahead() -> None:
     """Two jobs start when the V100s of a third are free; neither is ahead of the other."""
     runs = fixed(a_job("1", 2, on="n1:V100:2", throughputs=BOTH))
