@@ -10,7 +10,7 @@ So no job delays one before it, and what is idle before a gang begins goes to sh
 conservative backfill (Mu'alem and Feitelson, IEEE TPDS 12(6), 2001); by the type on which it ends
 first it is list scheduling on unrelated machines (Ibarra and Kim, J. ACM 24(2), 1977). Waits count
 more than once, since shorter jobs come meanwhile; more for one that probably ends soon (kinds.py).
-That of a job of stated size lasts until half of the GPUs are free: holes go to shorter jobs.
+One of stated size counts once, and until half of the GPUs are free: holes go to shorter jobs.
 
 The price is the dual one of Hadar (IPDPS'24: the payoff of a job is its utility less the price of
 its GPUs), computed from the jobs that wait, not from bounds on utilities. A job that holds a share

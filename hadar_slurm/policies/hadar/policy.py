@@ -3,7 +3,7 @@
 Jobs that cannot move are inserted into one plan, priced by those that wait (`insertion.py`). Others
 go by the shortest service (`ranking.py`), and types, while more jobs are expected (`arrivals.py`),
 by what each would lose (`type_sharing.py`), then by the duals of a makespan program
-(`makespan_lp.py`). Where jobs can move its critical ones go first: a few of them, later more.
+(`makespan_lp.py`). Its critical jobs, if movable or of stated size, go first: a few, later more.
 """
 
 from __future__ import annotations
