@@ -175,7 +175,8 @@ class FreeTimes:
 def _together(pools: Sequence[FreeGpus]) -> FreeGpus:
     """Return several pools as one."""
     changes = (zip(p.times_s, map(sub, p.free, (0, *p.free)), strict=True) for p in pools)
-    return FreeGpus(starmap(FreedGpus, chain.from_iterable(changes)))
+    merged = starmap(FreedGpus, chain.from_iterable(changes))
+    return pools[0] if len(pools) == 1 else FreeGpus(merged)
 
 
 def _begin_s(slots: Iterable[Sequence[FreedGpus]], nodes: int, gpus: int) -> float:

@@ -10,8 +10,7 @@ from hadar_slurm.core.job import Job
 from hadar_slurm.placement.allocator import Allocator
 from hadar_slurm.policies.hadar import tuning
 
-# Costs closer than this share are equal: the solver's rounding.
-_SAME_COST = 1e-6
+_SAME_COST = 1e-6  # Costs closer than this share are equal: the solver's rounding.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +52,7 @@ class JobKind:
     def wait_weight(self, job: Job) -> float:
         """Return what a second of a job's wait counts beside one of its run time.
 
-        More where it is long on the mean although most alike end soon: slow-downs count as well.
+        More if it is long on the mean although most alike end soon. Of stated size: insertion.py.
         """
         if job.belief is None:
             return tuning.LIMIT_WAIT_FACTOR if job.is_estimated else tuning.WAIT_FACTOR
@@ -84,17 +83,17 @@ class Kinds:
     def of(self, job: Job) -> JobKind:
         """Return the kind of a job."""
         like = self.allocator.like(job)
-        if like not in self._found:
-            self._found[like] = JobKind.of(self.allocator, job)
-        return self._found[like]
+        if (found := self._found.get(like)) is None:
+            found = self._found[like] = JobKind.of(self.allocator, job)
+        return found
 
     def cheapest(self, kind: JobKind) -> tuple[TypeIndex, ...]:
         """Return the types that do the work of jobs of `kind` at the least cost, the fastest first.
 
         All of their types where GPUs are free of cost.
         """
-        if kind not in self._cheapest:
+        if (found := self._cheapest.get(kind)) is None:
             costs = kind.costs(self.prices)
             most = min(costs.values()) + _SAME_COST
-            self._cheapest[kind] = tuple(i for i in kind.by_speed if costs[i] <= most)
-        return self._cheapest[kind]
+            found = self._cheapest[kind] = tuple(i for i in kind.by_speed if costs[i] <= most)
+        return found
