@@ -81,7 +81,7 @@ def test_job_numbers_taken_in_advance_mute_nobody(site: Site, users: tuple[User,
     )
     job = train(alice, steps=40)
     eventually(
-        lambda: site.lines()[-1]["jobs"].get(job, {}).get("steps_done", 0) > 0,
+        lambda: site.seen(job).get("steps_done", 0) > 0,
         lambda: site.told(job),
     )
     site.until_completed(job)

@@ -188,7 +188,7 @@ def play(stage: Stage, lie: str) -> Twin:
         eventually(lambda: waiting in _jobs(site), lambda: site.told(waiting))
         # Enough rounds for running jobs to be stopped, and for others to start in their places.
         site.until_rounds(6)
-        line = site.lines()[-1]
+        line = site.newest()
         explained = [honest[0], waiting, *(job for job, name in others.items() if name == lie)]
         told = {job: stage.explain(_seen(site, job)) for job in explained}
         stage.go.touch()

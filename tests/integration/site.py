@@ -386,6 +386,15 @@ class Site:
         lines = read_journal(journal) if journal.exists() else ()
         return [line for line in lines if line["mode"] in ("hold", "steer")]
 
+    def newest(self) -> Line:
+        """Return the journal's newest such line, after the first round."""
+        eventually(lambda: bool(self.lines()), lambda: f"a first round\n{self.told()}")
+        return self.lines()[-1]
+
+    def seen(self, job: JobId) -> Line:
+        """Return what the newest such line says of a job, empty if nothing."""
+        return self.newest()["jobs"].get(job, {})
+
     def planned(self, job: JobId) -> GpuTree | None:
         """Return a job's gang in the newest plan, None without one."""
         plans = [line["plan"] for line in self.lines() if line["plan"] is not None]

@@ -34,7 +34,7 @@ def test_a_job_that_waits_is_told_why_when_and_what_would_change_it(site: Site) 
     first = [site.train(throughputs, steps=350, gpus=4, checkpoint="no") for _ in range(2)]
     site.until_running(*first)
     last = site.train(throughputs, steps=600, gpus=4, checkpoint="no")
-    eventually(lambda: last in site.lines()[-1]["waiting"], lambda: site.told(*first, last))
+    eventually(lambda: last in site.newest()["waiting"], lambda: site.told(*first, last))
     found = told(site, "explain", last)
     assert found["slurm"] == "PENDING JobHeldUser"
     answer = found["found"]
@@ -74,7 +74,7 @@ def test_status_counts_what_slurm_shows(site: Site) -> None:
     site.start(round_seconds=1)
     job = site.train({"v100": 10.0}, steps=600, gpus=2)
     site.until_running(job)
-    eventually(lambda: site.lines()[-1]["jobs"].get(job, {}).get("phase") == "running", "seen")
+    eventually(lambda: site.seen(job).get("phase") == "running", "seen")
     found = told(site, "status")
     assert found["alive"] is True
     assert site.hadard.process is not None
@@ -113,7 +113,7 @@ def test_a_job_on_its_pin_is_pinned_and_an_ended_one_has_ended(site: Site) -> No
         found = told(site, "explain", job)["found"]
         return found is not None and found["state"] == "pinned"
 
-    eventually(is_pinned, lambda: str(site.lines()[-1]["jobs"]))
+    eventually(is_pinned, lambda: str(site.newest()["jobs"]))
     assert told(site, "status")["last"]["jobs"] == {"pinned": 1}
     site.free(*fillers)
     site.until_running(job)
@@ -124,7 +124,7 @@ def test_a_job_on_its_pin_is_pinned_and_an_ended_one_has_ended(site: Site) -> No
     answer = told(site, "explain", job)
     assert (answer["answer"], answer["hadard_alive"]) == ("ended", False)
     assert (answer["ended"]["phase"], answer["slurm"]) == ("done", "COMPLETED None")
-    assert site.lines()[-1]["jobs"][job]["phase"] == "running"
+    assert site.seen(job).get("phase") == "running"
     plain = site.submit("--wrap=sleep 600", command=["sbatch"])
     assert told(site, "explain", plain)["answer"] == "left to Slurm"
     assert told(site, "explain", "99999")["answer"] == "unknown"
@@ -147,7 +147,7 @@ def test_a_user_sees_that_claims_count_for_more_until_it_is_forgotten(site: Site
         return found.get("claimed_steps", 0), round(found.get("steps_total", 0), -1)
 
     eventually(lambda: planned() == (1500, 4500), lambda: str(planned()))
-    eventually(lambda: site.lines()[-1]["jobs"][job]["phase"] == "running", "it runs")
+    eventually(lambda: site.seen(job).get("phase") == "running", "it runs")
     assert told(site, "explain", job)["found"]["believed_less"]["user"] == user
     claims = told(site, "report", "--no-replay")["claims"]
     assert claims["believed_less"][0]["steps_times"] == pytest.approx(3.0)

@@ -99,7 +99,7 @@ def test_no_waiting_job_is_lost_with_a_node(site: Site) -> None:
     jobs = [sleeps(*words) for words in asked]
     jobs += [submit(site, speeds) for speeds in ("v100=9,p100=1", "k80=9")]
     waiting = {key for key, row in site.queue().items() if row.state == "PENDING"}
-    eventually(lambda: waiting <= {*site.lines()[-1]["jobs"]}, lambda: site.told(*jobs))
+    eventually(lambda: waiting <= {*site.newest()["jobs"]}, lambda: site.told(*jobs))
     site.until_rounds(2)
     for gone in ("n1", "n2", "n3"):
         configure(site, without=gone)
@@ -171,7 +171,7 @@ def test_no_narrowing_makes_a_slice_more_likely(site: Site) -> None:
     plain = ("-t10", "--wrap=sleep 600")
     jobs = [site.submit(gpus, *plain, command=["sbatch"]) for gpus in ("-G1", "-G2")]
     site.until_rounds(4)
-    assert {*jobs} <= {*site.lines()[-1]["jobs"]}
+    assert {*jobs} <= {*site.newest()["jobs"]}
     for job in jobs:
         excluded = detail_of(site.details()[job]).excluded
         assert not excluded or "n3" in excluded

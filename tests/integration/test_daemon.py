@@ -74,7 +74,7 @@ def test_reports_are_closed_where_slurm_hides_jobs(
         eventually(lambda: site.steps(job) > 0, "the job reports")
         assert site.reports.stat().st_mode & 0o777 == 0o733
         assert user_reports(site.reports, os.geteuid()).stat().st_mode & 0o077 == 0
-        eventually(lambda: site.lines()[-1]["jobs"][job]["steps_done"] > 0, site.lines)
+        eventually(lambda: site.seen(job).get("steps_done", 0) > 0, site.lines)
     finally:
         site.close()
         cluster.down()
@@ -164,7 +164,7 @@ def test_a_daemon_told_to_end_finishes_what_it_is_doing(site: Site, number: int)
     assert ended(daemon) == 0
     assert time.monotonic() - asked_s < 3 + LIMIT_S / 2
     site.until_running(*jobs)
-    last = site.lines()[-1]
+    last = site.newest()
     assert {a["status"] for a in last["actions"]} == {"done"}
     # They may be moved in two rounds.
     assert {a["do"] for a in last["actions"]} - {"renew"} == {"stop", "start"}
@@ -187,8 +187,8 @@ def test_while_slurm_is_away_nothing_is_done(site: Site) -> None:
     before = site.gpus(running)
     site.cluster.stop_controller()
     try:
-        eventually(lambda: bool(site.lines()[-1]["errors"]), "a round without Slurm")
-        assert site.lines()[-1]["plan"] is None
+        eventually(lambda: bool(site.newest()["errors"]), "a round without Slurm")
+        assert site.newest()["plan"] is None
     finally:
         site.cluster.start_controller()
     waiting = site.train(RATES, steps=20)

@@ -71,7 +71,7 @@ def test_what_an_owner_chooses_for_a_waiting_job_is_left_to_slurm(site: Site) ->
     assert all(site.state(job) == "RUNNING" and len(site.gpus(job)) == 2 for job in jobs)
     for job in (without, stays):
         assert site.state(job) == "PENDING"
-        assert job in site.lines()[-1]["jobs"]
+        assert job in site.newest()["jobs"]
     assert is_held(site, stays) or detail_of(site.details()[stays]).excluded
     assert "n6" in detail_of(site.details()[without]).excluded
 
@@ -83,7 +83,7 @@ def test_a_job_that_left_runs_on_where_it_is(site: Site) -> None:
     site.until_running(job)
     held = site.gpus(job)
     assert site.run([*HADAR, "leave", job]).returncode == 0
-    eventually(lambda: job not in site.lines()[-1]["jobs"], "a round without it")
+    eventually(lambda: job not in site.newest()["jobs"], "a round without it")
     site.until_rounds(1)
     assert (site.state(job), site.gpus(job), site.queue()[job].restarts) == ("RUNNING", held, 0)
     refused = site.run([*HADAR, "leave", "99999"])
@@ -156,7 +156,7 @@ def test_without_its_report_a_job_has_done_no_steps_and_runs_on(site: Site) -> N
 
 def until_steps(site: Site, job: JobId, steps: int) -> None:
     """Wait until a round shows that a job has done `steps` steps."""
-    eventually(lambda: site.lines()[-1]["jobs"][job]["steps_done"] == steps, f"{steps} steps")
+    eventually(lambda: site.seen(job).get("steps_done") == steps, f"{steps} steps")
 
 
 def test_a_job_pinned_to_a_node_that_dies_gets_another(site: Site) -> None:
@@ -187,4 +187,4 @@ def test_jobs_that_hadard_must_leave_alone(site: Site) -> None:
     rows = {row.key: row for row in site.queue().values()}
     assert rows[plain].is_held_by_user
     assert [rows[JobId(f"{het}+{n}")].is_held_by_user for n in range(2)] == [True, True]
-    assert set(site.lines()[-1]["jobs"]) == {described}
+    assert set(site.newest()["jobs"]) == {described}

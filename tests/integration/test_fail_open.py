@@ -119,11 +119,11 @@ def test_the_reaper_gives_a_killed_hadard_its_time(site: Site) -> None:
     assert time.time() < killed_s + 8 + LIMIT_S / 2
     until_plain_slurm_starts(site, job)
     assert read_heartbeat(site.run_dir) is None
-    assert site.lines()[-1]["expired"] == 0
+    assert site.newest()["expired"] == 0
     before = len(site.lines())
     site.start()
     eventually(lambda: len(site.lines()) > before, "a round")
-    assert site.lines()[-1]["expired"] == 1
+    assert site.newest()["expired"] == 1
 
 
 def test_a_sign_of_life_is_good_for_half_a_minute(site: Site) -> None:
@@ -377,7 +377,7 @@ def test_a_daemon_that_reads_its_configuration_again_is_not_gone(site: Site) -> 
     try:
         reload(site, round_seconds=7)
         eventually(lambda: logged(site, "the configuration was read again"), "read again")
-        eventually(lambda: site.lines()[-1]["length_s"] == 7, "a round by the new one")
+        eventually(lambda: site.newest()["length_s"] == 7, "a round by the new one")
     finally:
         is_over.set()
         watcher.join()

@@ -148,7 +148,7 @@ def test_a_copy_that_ends_early_leaves_the_job_to_the_others(site: Site) -> None
     eventually(lambda: site.state(tasks[2]) == "RUNNING", lambda: site.told(*tasks))
     rounds = len(site.lines())
     eventually(lambda: len(site.lines()) > rounds, "a further round")
-    assert job in site.lines()[-1]["jobs"]
+    assert job in site.newest()["jobs"]
     site.until_completed(*tasks, limit_s=120.0)
     assert site.queue()[tasks[1]].restarts == 0
 

@@ -48,7 +48,7 @@ def test_explain_gives_the_learned_size_of_a_live_job_and_its_origin(site: Site)
 
     eventually(lambda: any(job in line["waiting"] for line in site.lines()[-1:]), site.told)
     assert "learned" not in explained()
-    before = site.lines()[-1]["jobs"][job]["steps"]
+    before = site.seen(job)["steps"]
 
     path = site.directory / "history.sacct"
     write_history(path, site.queue()[job].user)
@@ -57,7 +57,7 @@ def test_explain_gives_the_learned_size_of_a_live_job_and_its_origin(site: Site)
         assert done.returncode == 0, done.stderr
         told = json.loads(done.stdout)
         assert (told["jobs"], told["new"], told["workloads"]) == (NUMBER, new, 1)
-    eventually(lambda: site.lines()[-1]["jobs"][job]["steps"] < before / 3, explained)
+    eventually(lambda: site.seen(job)["steps"] < before / 3, explained)
     assert told["coverage"].keys() == {"beyond_q50", "beyond_q75", "beyond_q90"}
     shares = [line["beliefs"] for line in site.lines() if "beliefs" in line]
     assert shares[-1]["jobs"] == NUMBER

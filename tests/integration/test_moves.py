@@ -137,7 +137,7 @@ def test_a_job_of_another_user_in_another_language_moves(site: Site) -> None:
     assert list(site.tree(job).values()) == [{"v100": 2}]
     [stop] = [action for action in site.actions(job) if action["do"] == "stop"]
     assert (stop["status"], stop["detail"]) == ("done", "")
-    assert site.lines()[-1]["jobs"][job]["steps_done"] == 7
+    assert site.seen(job)["steps_done"] == 7
 
 
 # An unmodified script that saves each second and resumes: USR1 would end it, TERM does.

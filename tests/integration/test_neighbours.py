@@ -50,8 +50,8 @@ def test_gpus_of_plain_jobs_are_respected(site: Site) -> None:
     job = site.train(V100_ONLY, steps=20)
     site.until_rounds(3)
     assert site.queue()[job].is_held_by_user
-    assert site.lines()[-1]["plan"] == {}
-    assert site.lines()[-1]["waiting"][job] == "no free GPUs fit its gang now"
+    assert site.newest()["plan"] == {}
+    assert site.newest()["waiting"][job] == "no free GPUs fit its gang now"
     assert {job: site.gpus(job) for job in plain.values()} == before
     site.free(plain["n2"])
     site.until_running(job)
@@ -190,8 +190,8 @@ def test_a_name_that_looks_like_another_job_deceives_nobody(site: Site) -> None:
     job = site.train(V100_ONLY, f"--job-name={forged}", gpus=4, steps=LONG, script=rest)
     site.until_running(job)
     # The round's line is written after its starts.
-    eventually(lambda: site.planned(job) == {"n1": {"v100": 4}}, lambda: site.lines()[-1])
-    occupied = site.lines()[-1]["occupied"]
+    eventually(lambda: site.planned(job) == {"n1": {"v100": 4}}, lambda: site.newest())
+    occupied = site.newest()["occupied"]
     assert occupied["n5"] == {"k80": 1}
     assert set(occupied) <= {"n3", "n5"}
 

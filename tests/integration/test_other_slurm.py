@@ -396,8 +396,8 @@ def test_an_allocation_without_a_script_is_left_alone(site: Site) -> None:
         site.until_rounds(2)
         assert site.tree(beside) == {"n1": {"v100": 2}}
         assert site.queue()[waits].is_held_by_user
-        assert set(site.lines()[-1]["plan"]) == {beside}
-        assert site.lines()[-1]["occupied"] == {"n1": {"v100": 2}}
+        assert set(site.newest()["plan"]) == {beside}
+        assert site.newest()["occupied"] == {"n1": {"v100": 2}}
         site.check_gpus_are_apart()
         check_untouched(site, job)
         assert site.queue()[job].comment == DESCRIPTION
@@ -434,7 +434,7 @@ def test_jobs_of_scrontab_are_left_alone(site: Site) -> None:
         site.until_rounds(2)
         assert where(site, job)[:2] == ("RUNNING", 0)
         assert site.tree(job) == {"n1": {"v100": 2}}
-        assert site.lines()[-1]["occupied"] == {"n1": {"v100": 2}}
+        assert site.newest()["occupied"] == {"n1": {"v100": 2}}
         end.touch()
         # Slurm counts its next run as a restart, like that of a migrated job.
         eventually(lambda: site.queue()[job].restarts > 0, lambda: site.told(job))

@@ -30,7 +30,7 @@ def submit(site: Site, *lines: str) -> JobId:
 
 def remarks(site: Site, job: JobId) -> str:
     """Return the remarks on a job in the newest round."""
-    return "; ".join(site.lines()[-1]["jobs"].get(job, {}).get("remarks", ()))
+    return "; ".join(site.seen(job).get("remarks", ()))
 
 
 def stops(site: Site, job: JobId) -> list[str]:

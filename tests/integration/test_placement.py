@@ -95,10 +95,10 @@ def test_the_journal_tells_how_many_jobs_are_held(site: Site) -> None:
     blockers = site.occupy(**ALL_FAST, n5="gpu:4")
     site.start()
     jobs = [site.train({"v100": 20.0, "k80": 1.0}, held=True, steps=LONG) for _ in range(3)]
-    eventually(lambda: site.lines()[-1:] and site.lines()[-1]["held"] == len(jobs), "three holds")
+    eventually(lambda: site.newest()["held"] == len(jobs), "three holds")
     site.free(*blockers.values())
     site.until_running(*jobs)
-    eventually(lambda: site.lines()[-1]["held"] == 0, "no hold")
+    eventually(lambda: site.newest()["held"] == 0, "no hold")
     assert {job["partition"] for line in site.lines() for job in line["jobs"].values()} == {"main"}
     commands = [program for line in site.lines() for program in line["commands"]]
     assert {"squeue", "scontrol"} <= set(commands)

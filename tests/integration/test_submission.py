@@ -221,7 +221,7 @@ def test_a_job_with_nodes_of_its_own_choice_is_left_alone(site: Site) -> None:
     assert site.tree(job) == {"n4": {"p100": 1}}
     assert site.queue()[job].comment == ""
     assert all(job not in line["jobs"] for line in site.lines())
-    assert site.lines()[-1]["occupied"] == site.tree(job)
+    assert site.newest()["occupied"] == site.tree(job)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_a_job_ends_within_its_time_limit_or_gets_the_limit_of_the_type(
     site.until_rounds(2)
     assert site.state(waits) == "PENDING", site.told(waits)
     reason = "what is left takes 0:01:59 on p100, where its time limit is 0:01:00"
-    assert reason in site.lines()[-1]["jobs"][waits]["remarks"]
+    assert reason in site.seen(waits)["remarks"]
     site.free(busy["n1"])
     site.until_running(waits)
     assert site.tree(waits) == {"n1": {"v100": 1}}

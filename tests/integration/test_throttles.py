@@ -63,7 +63,7 @@ def is_denied(site: Site, job: JobId) -> bool:
 
 def waits(site: Site, job: JobId) -> tuple[str, str]:
     """Return a job's wait reason and remarks in the newest round."""
-    line = site.lines()[-1]
+    line = site.newest()
     return line["waiting"].get(job, ""), "; ".join(line["jobs"][job].get("remarks", ()))
 
 
