@@ -66,6 +66,14 @@ def _known_policy(text: str, info: ValidationInfo) -> str:
     raise ValueError(f"expected one of {', '.join(sorted((*names, *own)))}")
 
 
+def _moves_of(text: str) -> str:
+    kind, equals, name = text.partition("=")
+    if text != "default" and not (kind in ("partition", "qos", "account") and equals and name):
+        raise ValueError("expected default, partition=NAME, qos=NAME or account=NAME")
+    return text
+
+
+MovesOf = Annotated[str, AfterValidator(_moves_of)]
 PolicyName = Annotated[str, AfterValidator(_known_policy)]
 Count = Annotated[int, BeforeValidator(_count)]
 Number = Annotated[float, BeforeValidator(_not_bool)]
@@ -77,10 +85,9 @@ class _Section(BaseModel):
 
 
 class SolverConfig(_Section):
-    """Limits of one solve: seconds, and relative distance from the optimum."""
+    """Limits of one solve, in seconds."""
 
     time_limit_s: Number = Field(default=5.0, ge=0.01, le=3600)
-    gap: Number = Field(default=1e-3, ge=0, le=0.5)
 
 
 class GpuTypeConfig(_Section):
@@ -127,6 +134,8 @@ class Config(_Section):
     partitions: dict[str, ModeName] = Field(default_factory=dict)
     # Jobs that hadard steers although they were not submitted by hadar-sbatch.
     enrol: EnrolConfig = EnrolConfig()
+    # By which of their owners' words running jobs may be moved (core/moves.py).
+    moves: dict[MovesOf, Literal["none", "stated", "signals"]] = Field(default_factory=dict)
     adapter: Literal["auto", "pyslurm", "command-line"] = "auto"
     solver: SolverConfig = SolverConfig()
     # A table in the form of the shipped one, which it replaces.
@@ -202,9 +211,11 @@ def parse_config(text: str, origin: str, *, needs_policy: bool = True) -> Config
         raise ConfigError(f"{origin}: expected keys and values, such as `round_seconds: 360`")
     try:
         context = None if needs_policy else _WITHOUT_POLICY
-        # A key of 0.2.0.
+        # Keys of 0.2.0.
         if (word := tree.pop("utility", "")) and tree.get("policy") == "hadar-paper":
             tree["policy"] = f"hadar-paper:{word}"
+        if isinstance(solver := tree.get("solver"), dict):
+            solver.pop("gap", None)  # the relative gap, which was one too
         config = Config.model_validate(tree, context=context)
     except ValidationError as error:
         faults = (f"{origin}:{_line(root, f['loc'])}: {_sentence(f)}" for f in error.errors())
@@ -231,7 +242,7 @@ def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
 
 def _sentence(fault: ErrorDetails) -> str:
     place = fault["loc"]
-    key = ".".join(map(str, place))
+    key = ".".join(map(str, place)).removesuffix(".[key]")
     sections: dict[object, type[_Section]] = {
         "solver": SolverConfig,
         "gpu_types": GpuTypeConfig,

@@ -52,6 +52,8 @@ class Places:
     # None: all; an empty name stands for jobs without a partition.
     placed: tuple[str, ...] | None = ()
     steered: tuple[str, ...] = ()
+    # The name of the default partition.
+    default: str = ""
     _read_s: float = -math.inf
 
     def refresh(self) -> None:
@@ -63,7 +65,7 @@ class Places:
         except SlurmError as error:
             log.warning("the partitions cannot be read: %s", error)
             return
-        self._read_s = self.clock()
+        self._read_s, self.default = self.clock(), partitions.default
         self.placed = self.modes.places_in(partitions)
         self.steered = self.modes.steers_in(partitions)
 
@@ -119,6 +121,7 @@ class SignsOfLife:
             self.places.steered,
             self.config.own_gpu_types,
             bool(self.config.enrol_lists),
+            self._moves,
             now_s,
             rounds,
         )
@@ -126,6 +129,13 @@ class SignsOfLife:
             write_heartbeat(self.config.run_dir, beat)
         except OSError as error:
             log.error("cannot write the heartbeat to %s: %s", self.config.run_dir, error)
+
+    @property
+    def _moves(self) -> dict[str, str]:
+        """Return `moves` of hadar.yaml, and as that of no partition that of the default one."""
+        moves: dict[str, str] = {**self.config.moves}
+        own = moves.get(f"partition={self.places.default}")
+        return moves if own is None else {**moves, "partition=": own}
 
     def _is_late(self, rounds: LastRounds) -> bool:
         """Return whether the last success, or the start, is longer ago than any round may take."""

@@ -43,7 +43,7 @@ _MOST_FORESEEN, _FORESIGHT_S = 32, 0.5
 
 def policy_of(config: Config) -> Policy:
     """Return the policy that a configuration names."""
-    limits = SolverLimits(config.solver.time_limit_s, config.solver.gap)
+    limits = SolverLimits(config.solver.time_limit_s)
     return make_policy(config.policy, limits=limits, user_shares=config.user_shares)
 
 
@@ -148,6 +148,7 @@ def backend_of(
     settings = BackendSettings(
         spool=config.reports,
         modes=modes(config, slurm.rpcs_per_s),
+        moves=config.moves,
         restart_cost_s=config.restart_cost_seconds,
         grace_s=config.grace_seconds,
         pin_timeout_s=config.pin_timeout_seconds,

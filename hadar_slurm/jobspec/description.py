@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import UnionType
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from zlib import crc32
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gpu_types import Needs
 from hadar_slurm.core.job import JobSpec, Shape, uniform_shapes
+from hadar_slurm.core.moves import MovedBy, parse_signal
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.errors import JobSpecError
 
@@ -36,7 +37,7 @@ MAX_MEMORY_GB, MAX_CAPABILITY = 1e6, 1e3
 MAX_TYPES = 32
 MAX_CORES, MAX_MEMORY_MB = 65_000, 10**9
 # Keys that are fields of `Description`.
-_TEXTS = frozenset(("excludes", "time_on", "comment"))
+_TEXTS = frozenset(("excludes", "time_on", "comment", "signal"))
 _AS_GIVEN = _TEXTS.union(
     "steps limit_s gpus asks copies gangs cores restart_loss_s restart_cost_s steered".split()
 )
@@ -94,6 +95,9 @@ class Description:
     # Not 0: the job listens for no signal, and may be requeued when it loses at most this work.
     restart_loss_s: float = 0.0
     restart_cost_s: float | None = None
+    # Not empty: its owner's own signal, such as `B:USR1@120`, by which the job may be moved where
+    # the site allows that (core/moves.py); `checkpoint` is then false.
+    signal: str = ""
     # The job was submitted under a hold that hadard may release.
     is_held: bool = False
     # The digest of the nodes that hadar-sbatch has excluded; True: of any (up to 0.2.0), 0: none.
@@ -147,6 +151,8 @@ class Description:
             _check("the work that a requeue may lose", loss_s, MIN_LOSS_S, MAX_LOSS_S, unit=" s")
         if loss_s and (not self.checkpoint or self.copies > 1):
             raise JobSpecError("a requeue may lose work only of a job that saves, not in copies")
+        if self.signal and (parse_signal(self.signal) is None or self.copies > 1):
+            raise JobSpecError(f"no signal by which a job without copies saves: {self.signal!r}")
         if self.restart_cost_s is not None:
             _check("restart cost", self.restart_cost_s, 0, MAX_RESTART_S, unit=" s")
 
@@ -167,6 +173,12 @@ class Description:
             raise JobSpecError("only a job in copies may have another number of GPUs on each type")
         if self.gangs and self.gpus != min(self.gangs.values()):
             raise JobSpecError(f"{self.gpus} GPUs are not the smallest gang of {dict(self.gangs)}")
+
+    def moved(self, level: MovedBy) -> Description:
+        """Return the description where only jobs up to a level are moved: `checkpoint` says so."""
+        may = level is MovedBy.SIGNALS if self.signal else level is not MovedBy.NONE
+        moves = may and (self.checkpoint or bool(self.signal))
+        return self if moves == self.checkpoint else replace(self, checkpoint=moves)
 
     def gpus_on(self, gpu_type: str) -> int:
         """Return the GPUs of a gang on a type."""

@@ -190,8 +190,9 @@ class SlurmBackend:
 
         The queue is read every `poll_s`, and at once when a hook has written the wake-up file.
         """
-        retry_s = self.observer.throttles.next_retry_s(self.now_s())
-        pins_end_s = min(self._pins.next_timeout_s(), retry_s)
+        pins_end_s = self._pins.next_timeout_s()
+        if self.observer.throttles is not None:
+            pins_end_s = min(pins_end_s, self.observer.throttles.next_retry_s(self.now_s()))
         burst_until_s = 0.0
         next_read_s = self.now_s() + self.settings.poll_s if self._is_unread else 0.0
         while not self.is_stopping():

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from hadar_slurm.core.cluster import Cluster, JobId, NodeName
 from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.core.moves import USR1
 from hadar_slurm.engine.rate_limit import RELEASED_WITHIN_S, as_many
 from hadar_slurm.errors import LedgerError, SlurmRefused
 from hadar_slurm.slurm.client import updates
@@ -19,7 +20,7 @@ from hadar_slurm.slurm.enforce.claim import State
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
-from hadar_slurm.slurm.enforce.stoppable import is_ended_by_us
+from hadar_slurm.slurm.enforce.stoppable import is_ended_by_us, own_signal
 from hadar_slurm.slurm.jobs.observation import Observation
 from hadar_slurm.slurm.jobs.run_outcomes import is_early_failure
 from hadar_slurm.slurm.jobs.seen import Course
@@ -99,10 +100,7 @@ class Corrections:
         self.fault = f"no job can be restored: {known[min(held)]}" if is_common else ""
 
     def requeue_ended(self, seen: Observation) -> bool:
-        """Requeue jobs that USR1 from hadard ended or that failed early; return if there were any.
-
-        The next round places them.
-        """
+        """Requeue jobs that our signal ended or that failed early; return if there were any."""
         retried, ended_by_us = seen.of(Course.RETRIED), seen.of(Course.REQUEUED)
         if not retried and not ended_by_us:
             return False
@@ -123,7 +121,7 @@ class Corrections:
             return False
         for row in rows:
             fault, run = faults.get(row.key), row.restarts + 1
-            what = f"USR1 from hadard ended its run {run}, though it had said that it listens"
+            what = f"{(own_signal(row) or USR1).name} from hadard ended its run {run}"
             if row.key in retried:
                 what = f"its run {run} failed early on {seen.jobs[row.key].failed_on}"
             result = "requeued" if fault is None else f"it cannot be requeued: {fault}"

@@ -18,6 +18,8 @@ class BackendSettings:
     spool: Path
     # What hadard may do in which partition.
     modes: Modes = field(default_factory=lambda: Modes(Mode.HOLD))
+    # Whose words may make a job movable (core/moves.py), by `default` and `partition=NAME`.
+    moves: Mapping[str, str] = field(default_factory=dict)
     restart_cost_s: float = 30.0
     # A job that has not saved a checkpoint this long after the signal is requeued.
     grace_s: float = 60.0

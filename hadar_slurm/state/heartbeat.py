@@ -82,6 +82,8 @@ class Heartbeat:
     gpu_types: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     # Jobs are steered that were not submitted by hadar-sbatch (`enrol` in hadar.yaml).
     enrols: bool = False
+    # `moves` of hadar.yaml.
+    moves: Mapping[str, str] = field(default_factory=dict)
     # When the process has written it; None: by a version that does not say so.
     signed_s: float | None = None
     rounds: LastRounds = field(default_factory=LastRounds)

@@ -31,6 +31,7 @@ def read_heartbeat(directory: Path) -> Heartbeat | None:
                 for name, values in tree.get("gpu_types", {}).items()
             },
             tree.get("enrols") is True,
+            {str(key): str(level) for key, level in tree.get("moves", {}).items()},
             None if tree.get("signed_s") is None else float(tree["signed_s"]),
             _last_rounds(tree.get("rounds", {})),
         )

@@ -54,9 +54,9 @@ def compose(
         added.append("--nodes=1")
     if description.checkpoint:
         added.append("--requeue")
-        if "open-mode" not in request.values:
-            # Otherwise each restart would empty the output file.
-            added.append("--open-mode=append")
+    if (description.checkpoint or description.signal) and "open-mode" not in request.values:
+        # Otherwise each restart would empty the output file.
+        added.append("--open-mode=append")
     kept = [word for option in request.options if option.name not in own for word in option.words]
     return ("sbatch", *added, *kept, *request.script)
 

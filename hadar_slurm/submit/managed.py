@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.job_files import COPIES_VARIABLE
@@ -28,7 +29,7 @@ def managed_call(
     workload has failed by hadard's file.
     """
     estimator = estimator_of(service.beat)
-    job = _job(request, estimator, reason)
+    job = _job(request, estimator, service, reason)
     if isinstance(job, str):
         return Call(request.plain_call, Decision(False, job))
     description, cluster = job
@@ -63,7 +64,9 @@ def managed_call(
     return call._replace(otherwise=otherwise)
 
 
-def _job(request: SbatchRequest, estimator: Estimator, reason: Reason | None) -> PlacedJob | str:
+def _job(
+    request: SbatchRequest, estimator: Estimator, service: Service, reason: Reason | None
+) -> PlacedJob | str:
     """Return the described job, or why it is left to plain Slurm."""
     has_nodes = reason is not None and reason.bars is Bars.NODES
     try:
@@ -73,6 +76,10 @@ def _job(request: SbatchRequest, estimator: Estimator, reason: Reason | None) ->
     if not nodes.limit_s and not request.hadar_options:
         return "no time limit is given (--time), and the partition sets none"
     description = describe(request, estimator, nodes.allowed, nodes.limit_s)
+    if "signal" in request.values:
+        from hadar_slurm.submit.describing.own_signal import own_signal
+
+        description = replace(description, signal=str(own_signal(request, service) or ""))
     if nodes.everywhere is not None and nodes.everywhere.nodes:
         check_fits(description, nodes.everywhere, estimator)
     if reason is not None and has_nodes:

@@ -35,6 +35,8 @@ class _Words(NamedTuple):
     unreadable: str = ""
     # The script is a named pipe, which only one process can read.
     is_read_once: bool = False
+    # The script's.
+    text: str = ""
 
 
 class SbatchRequest(_Words):
@@ -108,6 +110,7 @@ def with_script(
     text = read_script(request.script_name, request.values.get("chdir", ""))
     if text is None:
         return request._replace(is_read_once=True)
+    request = request._replace(text=text)
     if NO_HADAR in request.flags:
         return _with_directives(request, text)
     options, stray = split_options(read_directives(text, "#HADAR"), WITH_VALUE)

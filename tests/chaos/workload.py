@@ -22,8 +22,8 @@ NEW_TYPE = "gpu_of_2027"
 OTHER_TYPES = (NEW_TYPE, "gpu")
 STEPS = (60, 120, 200, 320)
 ARRAY_TASKS = 3
-# Jobs are drawn from these ten.
-KINDS = ("gang",) * 5 + ("fixed", "deaf", "array", "plain", "after")
+# Jobs are drawn from these.
+KINDS = ("gang",) * 5 + ("fixed", "deaf", "array", "plain", "after", "own signal")
 _SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 
 # Ignores USR1, so that its training never saves on request.
@@ -35,6 +35,21 @@ trap '' USR1
 "$HADAR_PYTHON" "$HADAR_TEMPLATES/paced_training.py" \\
     --checkpoint-dir "checkpoints/$SLURM_JOB_ID" "$@" &
 wait $!
+"""
+
+# Says in sbatch's words alone that it saves on a signal and requeues itself.
+OWN_SIGNAL = """\
+#!/bin/bash
+#SBATCH --output=%x-%j.out
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@5
+#SBATCH --requeue
+finish() { kill -USR1 $pid; sleep 1; scontrol requeue $SLURM_JOB_ID; }
+trap finish USR1
+"$HADAR_PYTHON" "$HADAR_TEMPLATES/paced_training.py" \\
+    --checkpoint-dir "checkpoints/$SLURM_JOB_ID" "$@" &
+pid=$!
+while :; do wait $pid; status=$?; kill -0 $pid 2> /dev/null || exit $status; done
 """
 
 
@@ -117,7 +132,10 @@ class Workload:
     def __post_init__(self) -> None:
         self._draw = random.Random(f"jobs of {self.seed}")
         self._lock = threading.Lock()
-        self._deaf = self.world.script("deaf.sh", DEAF)
+        self._scripts = {
+            "deaf": self.world.script("deaf.sh", DEAF),
+            "own signal": self.world.script("own_signal.sh", OWN_SIGNAL),
+        }
 
     def feed(self, live: int) -> None:
         """Submit a job if fewer than `level` exist; `live` is their number."""
@@ -159,7 +177,7 @@ class Workload:
             "--checkpoint-every-s=1",
             "--move-timeout-s=10",
         ]
-        script = self._deaf if kind == "deaf" else self.world.training
+        script = self._scripts.get(kind, self.world.training)
         if kind == "plain":
             own = [f"--gpus={gpus}", "--requeue", "--open-mode=append"]
             return [*self.world.sbatch_argv(with_hadar=False), *own, script, *program]
@@ -168,8 +186,9 @@ class Workload:
             f"--hadar-throughput={told}",
             f"--hadar-gang={gpus}",
             f"--hadar-steps={steps}",
-            f"--hadar-checkpoint={'no' if kind == 'fixed' else 'yes'}",
         ]
+        if kind != "own signal":
+            own.append(f"--hadar-checkpoint={'no' if kind == 'fixed' else 'yes'}")
         if kind == "array":
             own.append(f"--array=0-{ARRAY_TASKS - 1}")
         if (

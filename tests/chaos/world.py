@@ -46,6 +46,7 @@ SETTINGS: Mapping[str, object] = {
     "pin_timeout_seconds": 8,
     "command_timeout_seconds": 4,
     "alive_seconds": LIFE_S,
+    "moves": "{default: signals}",
     "journal_megabytes": 4,
     "journal_files": 2,
 }

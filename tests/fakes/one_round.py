@@ -1,7 +1,8 @@
 """Prints what hadard loads of hadar_slurm: at its start, and with one round of mode steer.
 
 As JSON: the number of keys of hadar.yaml, and the files loaded. The round is on a fake Slurm, with
-more jobs than GPUs, so that starts are foreseen. A round of mode hold loads nothing else.
+more jobs than GPUs, so that starts are foreseen. A round of mode hold loads beside it what
+its pins need.
 """
 
 from __future__ import annotations

@@ -56,7 +56,8 @@ def test_values_are_read() -> None:
         partitions: {gpu: hold, gpu-long: observe}
         solver:
           time_limit_s: 1
-          gap: 0.01
+          gap: 0.01  # of 0.2, and without effect
+        moves: {default: signals, partition=long: none, qos=fast: stated}
         throughputs: /etc/hadar/throughputs.json
         gpu_types: {V100: {memory_gb: 32, compute_capability: 7}}
         slurm_conf: null
@@ -68,7 +69,9 @@ def test_values_are_read() -> None:
     assert (config.round_seconds, config.poll_seconds) == (120.0, 2.5)
     assert config.mode == "advise"
     assert config.partitions == {"gpu": "hold", "gpu-long": "observe"}
-    assert (config.solver.time_limit_s, config.solver.gap) == (1.0, 0.01)
+    assert config.solver.time_limit_s == 1.0
+    moves = {"default": "signals", "partition=long": "none", "qos=fast": "stated"}
+    assert config.moves == moves
     assert config.throughputs == Path("/etc/hadar/throughputs.json")
     assert config.own_gpu_types == {"V100": {"memory_gb": 32.0, "compute_capability": 7.0}}
     assert config.slurm_conf is None
@@ -119,7 +122,9 @@ def test_an_unknown_key_is_told_with_its_line_and_the_nearest(text: str, words: 
         ("poll_seconds: .nan", 1, "poll_seconds", "not nan"),
         ("restart_cost_seconds: -1", 1, "restart_cost_seconds", "not -1"),
         ("round_seconds: [1, 2]", 1, "round_seconds", "[1, 2]"),
-        ("solver:\n  gap: 1", 2, "solver.gap", "not 1"),
+        ("moves:\n  default: all", 2, "moves.default", "'none', 'stated' or 'signals'"),
+        ("moves:\n  gpu: signals", 2, "moves.gpu", "partition=NAME"),
+        ("moves: signals", 1, "moves", "not 'signals'"),
         ("solver:\n  time_limit_s: 0", 2, "solver.time_limit_s", "not 0"),
         ("solver: 3", 1, "solver", "not 3"),
         ("solver:", 1, "solver", "None"),
@@ -151,7 +156,6 @@ NUMBERS = {
     "journal_megabytes": (0.01, 100_000),
     "journal_files": (1, 1000),
     "solver.time_limit_s": (0.01, 3600),
-    "solver.gap": (0, 0.5),
     "gpu_types.v100.memory_gb": (0.1, 100_000),
     "gpu_types.v100.compute_capability": (0.1, 1000),
     "gpu_types.v100.bandwidth_gb_s": (0.1, 10_000_000),

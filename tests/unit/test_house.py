@@ -29,9 +29,9 @@ LIMITS = {
     "files of more than 400 lines": 1,
     "calls with more than 4 positional arguments": 94,
     "keys of hadar.yaml": 37,
-    "modules that hadard loads": 119,
-    "lines that hadard loads": 15_999,
-    "lines that hadard has loaded after a round of steer": 18_119,
+    "modules that hadard loads": 117,
+    "lines that hadard loads": 15_865,
+    "lines that hadard has loaded after a round of steer": 18_004,
 }
 MOST_LINES_OF_SLURM = 8_058
 

@@ -31,7 +31,7 @@ from hadar_slurm.slurm.client.state import (
     read_nodes,
     read_queue,
 )
-from hadar_slurm.slurm.client.updates import SignalCheckpoint, Update
+from hadar_slurm.slurm.client.updates import Update
 
 if TYPE_CHECKING:
     from hadar_slurm.slurm.client.submission import Submission
@@ -127,10 +127,10 @@ class CommandLine:
 
     def _batches(self, changes: Sequence[Update]) -> Iterator[tuple[Send, Sequence[Update]]]:
         """Yield successive changes that one command makes, and how it is sent."""
-        for is_signal, group in groupby(changes, lambda c: isinstance(c, SignalCheckpoint)):
+        for own, group in groupby(changes, lambda change: getattr(change, "signal", None)):
             some, most = list(group), in_command(self.rpcs_per_s)
-            for batch in [some] if is_signal else in_parts(some, most):
-                yield (self._signal if is_signal else self._control), batch
+            for batch in [some] if own else in_parts(some, most):
+                yield (self._signal if own else self._control), batch
 
     def fair_shares(self) -> Shares:
         """Return the fair-share factors; empty without slurmdbd."""

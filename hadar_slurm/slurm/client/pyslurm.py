@@ -35,7 +35,7 @@ from hadar_slurm.slurm.client.state import (
     reservations_of,
     sizes_by_type,
 )
-from hadar_slurm.slurm.client.updates import Release, Requeue, SignalCheckpoint, Update
+from hadar_slurm.slurm.client.updates import Release, Requeue, Update
 
 # Fields that pyslurm lacks or changes: it shows the first task of an array and a job without tasks
 # alike.
@@ -77,7 +77,6 @@ class Library(Protocol):
 _CALLS: Mapping[type[Update], Callable[[Any], None]] = {
     Release: lambda job: job.release(),
     Requeue: lambda job: job.requeue(hold=True),
-    SignalCheckpoint: lambda job: job.send_signal("SIGUSR1", steps="batch"),
 }
 
 
@@ -328,7 +327,7 @@ def _loading(conf: str) -> Iterator[None]:
 def _needed() -> Iterator[str]:
     """Yield the names used of pyslurm, which have changed between its versions."""
     yield from ("RPCError", "Jobs.load", "Nodes.load")
-    methods = ("release", "requeue", "send_signal", "get_resource_layout_per_node")
+    methods = ("release", "requeue", "get_resource_layout_per_node")
     yield from (f"Job.{name}" for name in (*methods, *JOB_FIELDS))
     yield from (f"Node.{name}" for name in NODE_FIELDS)
 

@@ -58,8 +58,8 @@ def command(change: Update) -> list[str]:
             return ["scontrol", "release", str(job)]
         case updates.Requeue(job):
             return ["scontrol", "requeuehold", str(job)]
-        case updates.SignalCheckpoint(job):
-            return ["scancel", "--signal=USR1", "--batch", str(job)]
+        case updates.SignalCheckpoint(job, own):
+            return ["scancel", f"--signal={own.name}", *["--batch"] * own.to_batch, str(job)]
         case updates.Prefer(job, features):
             return ["scontrol", "update", f"JobId={job}", f"Prefer={features}"]
         case updates.Notify(job, text):

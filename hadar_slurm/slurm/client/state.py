@@ -65,6 +65,12 @@ class SlurmState:
     # A cache: thousands of jobs have a few partitions and constraints.
     _nodes_of: dict[object, frozenset[NodeName] | None] = field(default_factory=dict, init=False)
 
+    @cached_property
+    def awaited(self) -> frozenset[str]:
+        """Return the numbers of the jobs for which others wait."""
+        waits = " ".join(row.dependency for row in self.queue.values() if row.dependency)
+        return frozenset(re.findall(r"\d+", waits))
+
     def updated(self, jobs: Collection[JobId], now: SlurmState) -> SlurmState:
         """Return this state with `now`, a later reading of `jobs`: see `SlurmAdapter.read_jobs`."""
         queue = self.queue | now.queue
@@ -173,6 +179,43 @@ class SlurmState:
         free = Counter(self.cluster.capacity)
         free.subtract(self.in_use)
         return free
+
+    @cached_property
+    def unlisted(self) -> frozenset[JobId]:
+        """Return the jobs that hold GPUs which Slurm does not list, or lists fewer of.
+
+        A node may be hidden, removed or changed while jobs run. Such a job is not planned.
+        """
+        capacity, used = self.cluster.capacity, self._listed(self.gangs.values())
+        over = {slot for slot, count in used.items() if count > capacity[slot]}
+        return frozenset(
+            job
+            for job, gang in self.gangs.items()
+            if any(slot not in capacity or slot in over for slot, _ in gang.slots)
+        )
+
+    def occupied(self, planned: Iterable[JobId]) -> Counter[Slot]:
+        """Return the GPUs that a plan cannot use: those of all jobs but the ones `planned`.
+
+        Nodes of which jobs have all cores are occupied: of no use are their free GPUs.
+        """
+        capacity, own = self.cluster.capacity, set(planned)
+        used = self._listed(gang for job, gang in self.gangs.items() if job not in own)
+        used.update({slot: n for slot, n in self.shared.items() if slot in capacity})
+        if full := {row.node.name for row in self.nodes if row.is_full}:
+            kept = self._listed(self.gangs[job] for job in own if job in self.gangs)
+            used |= {slot: n - kept[slot] for slot, n in capacity.items() if slot.node in full}
+        return Counter({slot: min(count, capacity[slot]) for slot, count in used.items()})
+
+    def _listed(self, gangs: Iterable[Gang]) -> Counter[Slot]:
+        """Return how many GPUs of each listed slot are held; a type not listed counts as any."""
+        used: Counter[Slot] = Counter()
+        for slot, count in (each for gang in gangs for each in gang.slots):
+            if slot in self.cluster.capacity:
+                used[slot] += count
+            elif slot.node in self.cluster.by_name:
+                used.update({each: count for each, _ in self.cluster.by_name[slot.node].slots})
+        return used
 
 
 def reservations_of(queue: Iterable[QueueRow], runner: Runner) -> Reservations:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.core.moves import USR1, OwnSignal
 from hadar_slurm.jobspec.request import Request
 
 # Longer than a job with a cleared request waits for the reaper, in seconds.
@@ -76,8 +77,11 @@ class SetStartNow(_JobChange):
     """Let a requeued job begin now, not after Slurm's delay of two minutes."""
 
 
+@dataclass(frozen=True, slots=True)
 class SignalCheckpoint(_JobChange):
-    """Send USR1 to the batch script of a running job."""
+    """Send a signal to save to the batch script of a running job, or to its steps."""
+
+    signal: OwnSignal = USR1
 
 
 class Requeue(_JobChange):

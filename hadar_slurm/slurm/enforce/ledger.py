@@ -17,7 +17,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,12 +30,11 @@ from hadar_slurm.jobspec.description import decode_or_none, digest
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
-from hadar_slurm.slurm.client.updates import Update
+from hadar_slurm.slurm.client.updates import ClearRequest, SetRequest, Update
 from hadar_slurm.slurm.enforce.claim import Claim
 from hadar_slurm.slurm.enforce.ledger_text import DAMAGE, PARSE, VERSION, claim_tree
 from hadar_slurm.slurm.enforce.readings import first_sight, from_marks, may_yet_be_held, read_kind
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind, changes, transition
-from hadar_slurm.slurm.enforce.writer import send
 from hadar_slurm.state import locks
 
 log = logging.getLogger(__name__)
@@ -203,7 +202,7 @@ class Ledger:
 
         Raises LedgerError, with nothing sent, where they cannot be recorded.
         """
-        faults = send(slurm, self.intend(events, must_be_written=must_be_written))
+        faults = _send(slurm, self.intend(events, must_be_written=must_be_written))
         self.unlistable.update(job for job, fault in faults.items() if _NO_NODE in str(fault))
         lost = [job for job, fault in faults.items() if isinstance(fault, SlurmUnavailable)]
         holds = [job for job in lost if events[job].kind in _SEND_HOLDS and self[job].holds]
@@ -326,3 +325,28 @@ def _differing(claims: Mapping[JobId, Claim], others: Mapping[JobId, Claim]) -> 
         for job, claim in claims.items()
         if (other := others.get(job)) is not claim and other != claim
     }
+
+
+def _send(slurm: SlurmAdapter, wished: Mapping[JobId, Sequence[Update]]) -> dict[JobId, SlurmError]:
+    """Send the updates of each job in order; return the first fault of each.
+
+    A request is set only where the clearing before it was not refused, as it is once the job runs:
+    Slurm up to 23.11 would take the nodes as a resize, whatever else is in the update (22.05.8).
+    """
+    faults: dict[JobId, SlurmError] = {}
+    left = {job: list(updates) for job, updates in wished.items()}
+    while left:
+        batch: list[tuple[JobId, Update]] = []
+        for job, updates in left.items():
+            is_first = True
+            while updates and (is_first or not isinstance(updates[0], SetRequest)):
+                batch.append((job, updates.pop(0)))
+                is_first = False
+        answers = slurm.change([update for _, update in batch])
+        for (job, update), fault in zip(batch, answers, strict=True):
+            if fault is not None:
+                faults.setdefault(job, fault)
+                if isinstance(update, ClearRequest):
+                    left[job].clear()
+        left = {job: updates for job, updates in left.items() if updates}
+    return faults

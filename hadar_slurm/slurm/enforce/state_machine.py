@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Any
 
 from hadar_slurm.core.cluster import NodeName
+from hadar_slurm.core.moves import USR1
 from hadar_slurm.errors import LedgerError
 from hadar_slurm.jobspec.mark import with_mark
 from hadar_slurm.jobspec.request import Request
@@ -27,6 +28,7 @@ from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow, types_in
 from hadar_slurm.slurm.client.updates import Update
 from hadar_slurm.slurm.enforce.claim import HOLDS, NO_TEXT, Claim, State
+from hadar_slurm.slurm.enforce.stoppable import own_signal
 
 
 class Kind(StrEnum):
@@ -83,8 +85,9 @@ class Event:
     # Of REQUEUE and REQUEUE_HELD: the run has failed early (jobs/run_outcomes.py), and was not
     # ended by USR1.
     retries: bool = False
-    # Of SAVE: the end of the grace period.
+    # Of SAVE: the end of the grace period. Of REQUEUE: the job has not saved by then.
     until_s: float = 0.0
+    is_late: bool = False
     # Of REQUEUE: the part of the job that it keeps without a signal.
     kept_part: float = 0.0
     # Of REFUSED: the claim before. Of EDITED and FOUND_EXCLUDED: the claim after.
@@ -198,13 +201,13 @@ def _wished(claim: Claim, event: Event, target: State) -> tuple[Claim, tuple[Upd
             return replace(claim, replaced=()), (*sent, updates.Release(job))
         case Kind.SAVE:
             after = replace(claim, signalled_run=run, signalled_until_s=event.until_s)
-            return after, (updates.SignalCheckpoint(job),)
+            return after, (updates.SignalCheckpoint(job, own_signal(row) or USR1),)
         case Kind.REQUEUE | Kind.REQUEUE_HELD:
             part = max(claim.kept_part, event.kept_part)
             after = replace(claim, requeued=run, replaced=(), kept_part=part)
             if event.retries:
                 after = replace(after, retried_run=run)
-            elif row.state == "FAILED":
+            elif row.state == "FAILED" or (event.is_late and own_signal(row)):
                 after = replace(after, ended_run=run)
             return after, (updates.Requeue(job),)
         case Kind.RESTORE:

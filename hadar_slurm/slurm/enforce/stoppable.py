@@ -3,18 +3,15 @@
 A run gets USR1 only if it has reported a handler (`handoff.ProgressReport.listens`). A job that the
 signal ends nevertheless is requeued, and never signalled again.
 
-A job with `--hadar-checkpoint=restart:TIME` gets no signal: it saves from time to time, and resumes
-from its newest checkpoint. It may be requeued when it loses at most TIME of work, its bound, and
-never when its run would keep less work than it loses: so requeues at most double the time that it
-trains. A job that reports its checkpoints (`handoff.tell_checkpoint`) loses what it has done since.
-Of any other job only its owner's word is known, that it never loses more than the bound.
+A job with `--hadar-checkpoint=restart:TIME` gets no signal: it resumes from its newest checkpoint,
+and loses what it has done since (`core/moves.py`). A job with its owner's own signal gets that.
 """
 
 from __future__ import annotations
 
-import signal
 from dataclasses import replace
 
+from hadar_slurm.core import moves
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.job_files import ProgressReport
 from hadar_slurm.jobspec.description import decode_or_none
@@ -22,11 +19,8 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.enforce.claim import Claim
 
 NEVER_REQUEUED = "its owner does not allow Slurm to requeue it (Requeue=0)"
-_UNITS_S = ((3_600.0, "h"), (60.0, "min"), (1.0, "s"))
 # A process that is suspended or waits for a file system handles a signal only when it resumes.
 _DIES_WITHIN_S = 600.0
-# wait(2) statuses: the batch script died of USR1, or exited with the status of a child that did.
-_DEATHS = (int(signal.SIGUSR1), (128 + signal.SIGUSR1) << 8)
 # Slurm drops a message to a job whose batch step has not started.
 _TAKES_MESSAGES_AFTER_S = 2.0
 
@@ -37,16 +31,20 @@ def why_not_migrated(
     """Return why a running job must not be sent USR1, or be requeued without; empty: it may."""
     if not row.may_requeue:
         return f"not migrated: {NEVER_REQUEUED}"
-    if bound_s(row):
-        why = why_not_requeued(row, report, now_s)
-        return f"not migrated now: {why}" if why else ""
-    if n := claim.ended_run:
-        why = f"USR1 from hadard ended its run {n}, though it had said that it listens"
-    elif report is None or report.restart != row.restarts:
-        why = "it has not said in this run that it listens for USR1"
-    elif report.state == "done":
+    ran_s = now_s - row.started_s
+    said = report if report is not None and report.restart == row.restarts else None
+    if said is not None and said.state == "done":
         why = "it has reported that it is done"
-    elif report.listens:
+    elif most_s := bound_s(row):
+        why = moves.why_not_requeued(most_s, measured_loss_s(row, report, now_s), ran_s)
+        return f"not migrated now: {why}" if why else ""
+    elif own := own_signal(row):
+        return moves.why_not_signalled(own, ran_s, claim.ended_run)
+    elif n := claim.ended_run:
+        why = f"USR1 from hadard ended its run {n}, though it had said that it listens"
+    elif said is None:
+        why = "it has not said in this run that it listens for USR1"
+    elif said.listens:
         return ""
     else:
         why = "USR1 would end it or find no handler: its program installs none, or its batch script"
@@ -55,13 +53,23 @@ def why_not_migrated(
 
 
 def is_ended_by_us(row: QueueRow, claim: Claim) -> bool:
-    """Return whether a job has FAILED of USR1 in the run that we had signalled."""
-    return (
-        row.state == "FAILED"
-        and row.exit_status in _DEATHS
-        and claim.signalled_run == row.restarts + 1
-        and row.ended_s <= claim.signalled_until_s + _DIES_WITHIN_S
-    )
+    """Return whether a job has ended after a signal that we had sent this run.
+
+    By USR1, which it was not to die of; by its own signal, which may end it in any way.
+    """
+    own = own_signal(row)
+    until_s = claim.signalled_until_s + (0.0 if own else _DIES_WITHIN_S)
+    if claim.signalled_run != row.restarts + 1 or row.ended_s > until_s:
+        return False
+    if own:
+        return row.state in ("FAILED", "COMPLETED")
+    return row.state == "FAILED" and row.exit_status in moves.USR1.deaths
+
+
+def own_signal(row: QueueRow) -> moves.OwnSignal | None:
+    """Return the signal of its owner by which a job may be moved; None for any other job."""
+    description = decode_or_none(row.comment)
+    return moves.parse_signal(description.signal) if description and description.signal else None
 
 
 def takes_messages_after(row: QueueRow, run: int, now_s: float) -> bool:
@@ -82,21 +90,6 @@ def measured_loss_s(row: QueueRow, report: ProgressReport | None, now_s: float) 
         return None
     is_of_this_run = report.restart == row.restarts
     return max(0.0, now_s - max(row.started_s, report.saved_s if is_of_this_run else 0.0))
-
-
-def why_not_requeued(row: QueueRow, report: ProgressReport | None, now_s: float) -> str:
-    """Return why a running job with a bound must not be requeued now; empty: it may be."""
-    most_s, ran_s = bound_s(row), now_s - row.started_s
-    loses_s = measured_loss_s(row, report, now_s)
-    if report is not None and (report.restart, report.state) == (row.restarts, "done"):
-        return "it has reported that it is done"
-    if loses_s is None:
-        # By its owner's word it then keeps as much as it may lose.
-        why = f"it has run for less than {_text(2 * most_s)}, twice what it may lose"
-        return why if ran_s < 2 * most_s else ""
-    if loses_s > most_s:
-        return f"it would lose {_text(loses_s)} since its last checkpoint, and may {_text(most_s)}"
-    return "" if 2 * loses_s <= ran_s else "it has kept less in this run than it would lose"
 
 
 def with_loss(spec: JobSpec, row: QueueRow, report: ProgressReport | None, now_s: float) -> JobSpec:
@@ -122,13 +115,3 @@ def kept_part(
     most_s, loses_s = bound_s(row), measured_loss_s(row, report, now_s)
     lost_s = most_s if loses_s is None else min(loses_s, most_s)
     return min(1.0, max(before, done - lost_s * per_s))
-
-
-def remark(most_s: float) -> str:
-    """Return what the owner of a job that may be requeued should know."""
-    return f"it may be requeued without a signal, and then loses at most {_text(most_s)} of work"
-
-
-def _text(seconds: float) -> str:
-    size_s, unit = next((u for u in _UNITS_S if seconds >= u[0]), _UNITS_S[-1])
-    return f"{seconds / size_s:.3g} {unit}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.learned_sizes import EndedJobs
+from hadar_slurm.core.moves import level_of
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
 from hadar_slurm.engine.notices import Notices
 from hadar_slurm.engine.pins import Pins
@@ -32,19 +33,18 @@ from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.enforce.stoppable import is_ended_by_us
 from hadar_slurm.slurm.jobs.choices import Choice, Choices
 from hadar_slurm.slurm.jobs.ended_jobs import ClaimChecks, LearnedSizes
-from hadar_slurm.slurm.jobs.holdings import occupied, unlisted
 from hadar_slurm.slurm.jobs.observation import Forks, Observation
-from hadar_slurm.slurm.jobs.policy_view import Phases, PolicyView
+from hadar_slurm.slurm.jobs.policy_view import Phases, PolicyView, is_denied
 from hadar_slurm.slurm.jobs.reports import Reports
 from hadar_slurm.slurm.jobs.run_outcomes import RunOutcomes, may_retry
 from hadar_slurm.slurm.jobs.seen import NOT_DESCRIBED, Course, SeenJob, Treated, final_phase
-from hadar_slurm.slurm.jobs.throttles import Throttles, is_denied, learn, marked
 from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.state.spool import has_assignments
 
 if TYPE_CHECKING:
     from hadar_slurm.slurm.jobs.enrolment import Enrolment
     from hadar_slurm.slurm.jobs.forked_jobs import ForkedJobs
+    from hadar_slurm.slurm.jobs.throttles import Throttles
 
 # One job beyond a learned limit is tried after this number of pin timeouts.
 _RETRY_TIMEOUTS = 5
@@ -77,7 +77,8 @@ class Observer:
     forked: ForkedJobs | None = None
     checks: ClaimChecks = field(init=False)
     reports: Reports = field(init=False)
-    throttles: Throttles = field(init=False)
+    # None: there was no pin and no array that a limit could keep from starting.
+    throttles: Throttles | None = None
     _outcomes: RunOutcomes = field(init=False)
     _sizes: LearnedSizes = field(init=False)
     _enrolment: Enrolment | None = None
@@ -90,7 +91,6 @@ class Observer:
         own = self.settings
         self.checks = ClaimChecks(self.estimator)
         self.reports = Reports(own.spool, self.estimator, self.notices)
-        self.throttles = Throttles(_RETRY_TIMEOUTS * own.pin_timeout_s)
         self._outcomes = RunOutcomes(self.estimator.records)
         self._sizes = LearnedSizes(self.estimator, self.ended, own.learns_sizes)
         self._shares = FairShares(self.slurm)
@@ -113,12 +113,18 @@ class Observer:
         seen = list(filter(None, (self._seen(row, now_s) for row in queue.values())))
         self._learn(seen, now_s)
         way = self._way(seen)
-        learn(self.throttles, state, seen, now_s)
+        if self.throttles is None and (state.throttles or any(s.claim.pinned for s in seen)):
+            from hadar_slurm.slurm.jobs.throttles import Throttles
+
+            self.throttles = Throttles(_RETRY_TIMEOUTS * self.settings.pin_timeout_s)
+        if self.throttles is not None:
+            denied = (s.row for s in seen if is_denied(s.row, s.claim))
+            self.throttles.learn(state, denied, now_s)
         phases = Phases(self.slurm, state, self.pins, self.settings.grace_s)
         view = self._view(state, way, phases, self._shares.at(now_s) if seen else {})
         treated = [self._treated(each, view, is_off=is_off) for each in seen]
-        if self.mode.places:
-            treated = marked(self.throttles, treated, now_s)
+        if self.mode.places and self.throttles is not None:
+            treated = self.throttles.marked(treated, now_s)
         forks = self._forks(treated, now_s)
         jobs = {each.seen.key: each for each in treated}
         over = [t.seen for t in forks.not_needed if t.seen.claim.has_changed(t.seen.row)]
@@ -160,6 +166,9 @@ class Observer:
         description, is_enrolled = self._description(row)
         if description is None and row.key not in self.ledger:
             return None
+        if description is not None:
+            level = level_of(self.settings.moves, row.partition, row.qos, row.account)
+            description = description.moved(level)
         claim, state = self.ledger[row.key], self._state
         mode = self.settings.modes.of(row.partition)
         is_read = (mode is self.mode and row.is_live) or self._outcomes.needs_report(row)
@@ -195,6 +204,7 @@ class Observer:
         self.estimator.records.expire(now_s)
         self.estimator.credits.now_s = now_s
         cluster, shown = self._state.cluster, self._state.queue.keys()
+        not_over: dict[JobId, QueueRow] = {}
         for seen in jobs:
             # All modes learn for the same users.
             is_here = seen.mode is self.mode
@@ -205,6 +215,9 @@ class Observer:
                 continue
             if seen.row.is_live:
                 self._outcomes.see_live(seen)
+            elif is_ended_by_us(seen.row, seen.claim):
+                not_over[seen.key] = replace(seen.row, state="COMPLETING")
+                continue
             else:
                 self._outcomes.see_ended(seen, cluster)
             gpu_type = self._outcomes.type_of(seen.row)
@@ -213,7 +226,7 @@ class Observer:
             if is_here and not seen.row.is_live:
                 self._sizes.see_ended(seen, gpu_type, cluster.gpus_by_type)
         self._outcomes.keep(shown)
-        self.checks.settle(self._state.queue, now_s)
+        self.checks.settle(self._state.queue | not_over, now_s)
         self._sizes.keep(shown)
         self._sizes.renew(now_s)
 
@@ -248,7 +261,6 @@ class Observer:
             checks=self.checks,
             sizes=self._sizes,
             shares=shares,
-            unlisted=unlisted(state),
             places=self.mode.places,
             restart_cost_s=self.settings.restart_cost_s,
         )
@@ -342,7 +354,7 @@ class Observer:
             now_s=now_s,
             cluster=self._state.cluster,
             jobs=[*alone, *forks.jobs],
-            occupied=occupied(self._state, held),
+            occupied=self._state.occupied(held),
             rules=GangRules(naming_binds=self.slurm.abilities.keeps_types),
             ended=[*(end for each in jobs if (end := _end_of(each))), *forks.ended],
         )

@@ -6,23 +6,24 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.core.cluster import NodeName
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, SizeBelief
+from hadar_slurm.core.moves import requeue_remark
 from hadar_slurm.core.type_failures import Bar
 from hadar_slurm.engine.pins import Pins
 from hadar_slurm.jobspec.description import Submitted, job_spec
 from hadar_slurm.jobspec.estimator import words
-from hadar_slurm.slurm.client.parse import NOTHING, UNTYPED
+from hadar_slurm.slurm.client.parse import NOTHING, UNTYPED, QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.enforce import stoppable
-from hadar_slurm.slurm.enforce.stoppable import why_not_migrated
+from hadar_slurm.slurm.enforce.claim import Claim
+from hadar_slurm.slurm.enforce.stoppable import own_signal, why_not_migrated
 from hadar_slurm.slurm.jobs.choices import Choice, Choices
 from hadar_slurm.slurm.jobs.ended_jobs import ClaimChecks, LearnedSizes
 from hadar_slurm.slurm.jobs.reports import Reports
 from hadar_slurm.slurm.jobs.seen import Course, SeenJob, Treated
-from hadar_slurm.slurm.jobs.throttles import is_denied
 
 _RUN_STATES = ("RUNNING", "CONFIGURING", "SIGNALING")
 # A begin time within this number of seconds was set by hadard.
@@ -30,6 +31,15 @@ _SOON_S = 10.0
 # For this number of seconds after a foreign requeue, as of a failed node, Slurm may still end the
 # last run on its nodes, and would kill the next one there (docs/slurm.md).
 _LATE_END_S = 15.0
+
+
+def is_denied(row: QueueRow, claim: Claim) -> bool:
+    """Return whether a limit keeps a job from starting on the nodes of its pin."""
+    if row.state != "PENDING" or row.is_held or not claim.pins(row.requested_nodes):
+        return False
+    from hadar_slurm.slurm.jobs.throttles import kind_of
+
+    return kind_of(row.reason) is not None
 
 
 @dataclass(frozen=True)
@@ -88,7 +98,7 @@ class Phases:
         if row.state not in _RUN_STATES:
             return None
         # Until it reports, its batch script may have no USR1 handler yet: USR1 would end it.
-        is_signalled = not seen.description.restart_loss_s
+        is_signalled = not (seen.description.restart_loss_s or seen.description.signal)
         is_early = is_signalled and 0 <= seen.now_s - row.started_s < self.grace_s
         return Phase.STARTING if is_early and not seen.reports_run else Phase.RUNNING
 
@@ -155,8 +165,6 @@ class PolicyView:
     sizes: LearnedSizes
     # Fair-share factors by account and user.
     shares: Mapping[tuple[str, str], float]
-    # Jobs that hold GPUs which Slurm does not list.
-    unlisted: frozenset[JobId]
     # Whether hadard places jobs in this mode.
     places: bool
     restart_cost_s: float
@@ -164,7 +172,7 @@ class PolicyView:
     def managed(self, seen: SeenJob, choice: Choice) -> Treated:
         """Return a managed job, with a `job` where policies are to see it."""
         found = Treated(seen, Course.PLANNED)
-        if seen.key in self.unlisted:
+        if seen.key in self.state.unlisted:
             text = f"is left out: {seen.gang} is not what Slurm lists of its nodes"
             self.choices.notices.say(seen.key, text)
         elif len(choice.bound) <= 1:
@@ -244,6 +252,8 @@ class PolicyView:
         facts, kept = (row, seen.report, seen.now_s), None
         may_migrate = spec.can_checkpoint and (row.state in _RUN_STATES or claim.ended_run > 0)
         why_not = why_not_migrated(row, seen.report, claim, seen.now_s) if may_migrate else ""
+        if may_migrate and own_signal(row) and row.raw_id in self.state.awaited:
+            why_not = "not migrated: other jobs wait for its end, and its signal may end it"
         if why_not and phase is not Phase.STARTING:
             spec = replace(spec, can_checkpoint=False)
         if (most_s := seen.description.restart_loss_s) and may_migrate and gang is not None:
@@ -251,7 +261,7 @@ class PolicyView:
             done = progress.steps_done / total
             kept = stoppable.kept_part(claim.kept_part, done, speed / total, *facts)
             spec = stoppable.with_loss(spec, *facts)
-            why_not = why_not or stoppable.remark(most_s)
+            why_not = why_not or requeue_remark(most_s)
         return spec, kept, why_not
 
     def _allowed_nodes(

@@ -111,6 +111,7 @@ def may_retry(seen: SeenJob) -> bool:
     return (
         is_early_failure(row)
         and description.checkpoint
+        and not description.signal
         and not (description.leaves or row.is_set_apart or owners_nodes)
         # After our requeue was written down, hadard may have been killed before it was sent.
         and claim.retried_run in (0, row.restarts + 1)

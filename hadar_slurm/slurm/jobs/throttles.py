@@ -17,8 +17,7 @@ from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.slurm.client.parse import HOLDING_STATES, QueueRow
 from hadar_slurm.slurm.client.state import SlurmState
-from hadar_slurm.slurm.enforce.claim import Claim
-from hadar_slurm.slurm.jobs.seen import Course, SeenJob, Treated
+from hadar_slurm.slurm.jobs.seen import Course, Treated
 
 ARRAY_REASON = "JobArrayTaskLimit"
 # Limits that the job alone violates, independent of running jobs.
@@ -217,6 +216,38 @@ class Throttles:
         known = {scope_of(row, kind) for row in rows for kind in kinds}
         self.caps = {scope: cap for scope, cap in self.caps.items() if scope in known}
 
+    def learn(self, state: SlurmState, rows: Iterable[QueueRow], now_s: float) -> None:
+        """Learn limits from the jobs that one keeps from starting on the nodes of their pins."""
+        denied = [
+            ThrottleCandidate(row, sum(n for _, n in row.gpus_per_node) * len(row.requested_nodes))
+            for row in rows
+        ]
+        held = {job: gang.num_gpus for job, gang in state.gangs.items()}
+        self.observe(state.queue.values(), held, denied, state.throttles, now_s)
+
+    def marked(self, jobs: Sequence[Treated], now_s: float) -> list[Treated]:
+        """Return the jobs, with `left_out` set on what policies see where a limit has no room."""
+        if not self.caps:
+            return [*jobs]
+        planned = [(t.seen, t.job) for t in jobs if t.job and t.course is Course.PLANNED]
+        # Room under a limit goes to jobs in order of submission.
+        planned.sort(key=lambda pair: (pair[1].spec.submitted_s, natural_key(pair[1].job_id)))
+        pending = [(seen.row, job) for seen, job in planned if seen.is_pending]
+        queued, starting = (
+            [ThrottleCandidate(row, job.spec.num_gpus) for row, job in pending if job.phase is p]
+            for p in (Phase.QUEUED, Phase.STARTING)
+        )
+        self.keep(candidate.row for candidate in (*queued, *starting))
+        why = self.left_out(queued, starting, now_s)
+
+        def mark(job: Job) -> Job:
+            return replace(job, left_out=True, remarks=(*job.remarks, why[job.job_id]))
+
+        return [
+            t._replace(job=mark(t.job)) if t.job is not None and t.job.job_id in why else t
+            for t in jobs
+        ]
+
     def _is_idle(self, scope: Scope, cap: Cap) -> bool:
         """Return whether all usage of when the cap was learned has ended."""
         return self._used(scope, cap) == 0 and cap.usage > 0
@@ -249,43 +280,3 @@ def _words(scope: Scope, cap: Cap) -> str:
         f"left out until a job ends: {scope.kind} has {cap.usage} {what}, and Slurm starts no more "
         f"({cap.reason})"
     )
-
-
-def is_denied(row: QueueRow, claim: Claim) -> bool:
-    """Return whether a limit keeps a job from starting on the nodes of its pin."""
-    is_pinned = row.state == "PENDING" and not row.is_held and claim.pins(row.requested_nodes)
-    return is_pinned and kind_of(row.reason) is not None
-
-
-def learn(throttles: Throttles, state: SlurmState, jobs: Iterable[SeenJob], now_s: float) -> None:
-    """Learn limits from the jobs that are denied."""
-    denied = [
-        ThrottleCandidate(row, sum(n for _, n in row.gpus_per_node) * len(row.requested_nodes))
-        for row in (seen.row for seen in jobs if is_denied(seen.row, seen.claim))
-    ]
-    held = {job: gang.num_gpus for job, gang in state.gangs.items()}
-    throttles.observe(state.queue.values(), held, denied, state.throttles, now_s)
-
-
-def marked(throttles: Throttles, jobs: Sequence[Treated], now_s: float) -> list[Treated]:
-    """Return the jobs, with `left_out` set on what policies see where a limit has no room."""
-    if not throttles.caps:
-        return [*jobs]
-    planned = [(t.seen, t.job) for t in jobs if t.job and t.course is Course.PLANNED]
-    # Room under a limit goes to jobs in order of submission.
-    planned.sort(key=lambda pair: (pair[1].spec.submitted_s, natural_key(pair[1].job_id)))
-    pending = [(seen.row, job) for seen, job in planned if seen.is_pending]
-    queued, starting = (
-        [ThrottleCandidate(row, job.spec.num_gpus) for row, job in pending if job.phase is phase]
-        for phase in (Phase.QUEUED, Phase.STARTING)
-    )
-    throttles.keep(candidate.row for candidate in (*queued, *starting))
-    why = throttles.left_out(queued, starting, now_s)
-
-    def mark(job: Job) -> Job:
-        return replace(job, left_out=True, remarks=(*job.remarks, why[job.job_id]))
-
-    return [
-        t._replace(job=mark(t.job)) if t.job is not None and t.job.job_id in why else t
-        for t in jobs
-    ]

@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from hadar_slurm.core.cluster import JobId, Slot
@@ -24,10 +24,10 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.scontrol import must_name_type, request_for, requested_gpus
 from hadar_slurm.slurm.client.state import SlurmState
+from hadar_slurm.slurm.enforce import stoppable
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.readings import is_edited
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
-from hadar_slurm.slurm.enforce.stoppable import NEVER_REQUEUED, bound_s, why_not_migrated
 from hadar_slurm.slurm.jobs.observation import Observation
 from hadar_slurm.slurm.settings import BackendSettings
 
@@ -72,7 +72,6 @@ class Mover:
             return {}
         reported = self._on_reported_nodes(stops)
         queue = self._queue([stop.job_id for stop in reported])
-        until_s = self.now_s() + self.settings.grace_s
         to_save, unsignalled = dict[Stop, Event](), dict[Stop, Event]()
         to_hold, held = dict[Stop, Event](), list[Stop]()
         for stop in reported:
@@ -83,12 +82,19 @@ class Mover:
                 self._defer([stop], _FOREIGN_HOLD)  # our hold would replace it
             elif row.state == "RUNNING":
                 report, claim = self._report(row), self.ledger[stop.job_id]
-                if why := why_not_migrated(row, report, claim, self.now_s()):
+                if why := stoppable.why_not_migrated(row, report, claim, self.now_s()):
                     self._defer([stop], why)
-                elif bound_s(row):
+                elif stoppable.bound_s(row):
                     unsignalled[stop] = self._requeue(row)
                 else:
-                    to_save[stop] = self._event(Kind.SAVE, row, until_s=until_s)
+                    own = stoppable.own_signal(row)
+                    until_s = self.now_s() + (own.before_s if own else self.settings.grace_s)
+                    # A hadard that was killed since may have sent it in this run already.
+                    if own and claim.signalled_run == row.restarts + 1:
+                        until_s = claim.signalled_until_s
+                        unsignalled[stop] = self._event(Kind.SAVE, row, until_s=until_s)
+                    else:
+                        to_save[stop] = self._event(Kind.SAVE, row, until_s=until_s)
             elif row.is_held_by_user:
                 held.append(stop)
             else:
@@ -136,37 +142,55 @@ class Mover:
     def _requeue_when_saved(self, saving: dict[Stop, Event]) -> list[Stop]:
         """Requeue jobs as they acknowledge, or at the end of their grace; return those requeued."""
         asked_s = self.now_s()
-        deadline_s = asked_s + self.settings.grace_s
         requeued, waiting = list[Stop](), saving
         while waiting:
-            is_late = self.now_s() >= deadline_s
-            queue, running, waiting = self._queue(), waiting, {}
-            ready, unsaved = dict[Stop, Event](), set[Stop]()
-            for stop, signal in running.items():
-                row = queue.get(stop.job_id)
-                # A requeue would restart a job that was cancelled: check immediately before it.
-                if row is None or row.state not in _RUNS or row.restarts != signal.row.restarts:
-                    self._defer([stop], _state_now(row))
-                elif row.is_held_as_it_runs or not row.may_requeue:
-                    self._defer([stop], _FOREIGN_HOLD if row.may_requeue else NEVER_REQUEUED)
-                elif is_late or self._has_saved(row):
-                    ready[stop] = self._requeue(row)
-                    unsaved |= set() if self._has_saved(row) else {stop}
+            queue, asked, waiting = self._queue(), waiting, {}
+            ready = dict[Stop, Event]()
+            for stop, event in asked.items():
+                follows = self._after_signal(event, queue.get(stop.job_id))
+                if isinstance(follows, Event):
+                    ready[stop] = follows
+                elif follows:
+                    self._defer([stop], follows)
                 else:
-                    waiting[stop] = signal
+                    waiting[stop] = event
             sure = {stop: ready[stop] for stop in self._on_reported_nodes(ready)}
             for stop in self._carry_out(sure):
                 requeued.append(stop)
-                if bound_s(running[stop].row):
+                if stoppable.bound_s(sure[stop].row):
                     self._set(stop, Status.DONE, "requeued without a signal")
-                elif stop in unsaved:
-                    self._set(stop, Status.DONE, f"not saved within {self.settings.grace_s:g} s")
+                elif sure[stop].is_late:
+                    own = stoppable.own_signal(sure[stop].row)
+                    grace_s = own.before_s if own else self.settings.grace_s
+                    self._set(stop, Status.DONE, f"not saved within {grace_s:g} s")
             if waiting and self.now_s() >= asked_s + _ASK_EVERY_S:
                 asked_s = self.now_s()
-                waiting = {stop: waiting[stop] for stop in self._carry_out(waiting)}
+                again = {stop: e for stop, e in waiting.items() if not stoppable.own_signal(e.row)}
+                refused = again.keys() - {*self._carry_out(again)}
+                waiting = {stop: e for stop, e in waiting.items() if stop not in refused}
             if waiting:
                 self.pause(_POLL_S)
         return requeued
+
+    def _after_signal(self, asked: Event, row: QueueRow | None) -> Event | str:
+        """Return what follows a signal to save: a change, why none is made, or "" to wait on.
+
+        A job may requeue itself after its own signal; then it is held.
+        """
+        # A requeue would restart a job that was cancelled: check immediately before it.
+        if row is None or row.state not in _RUNS or row.restarts != asked.row.restarts:
+            if row and stoppable.own_signal(asked.row) and self.now_s() < asked.until_s + _LEAVE_S:
+                if row.state == "COMPLETING":
+                    return ""
+                if row.state == "PENDING" and not row.is_held:
+                    return self._event(Kind.HOLD, row)
+            return _state_now(row)
+        if row.is_held_as_it_runs or not row.may_requeue:
+            return _FOREIGN_HOLD if row.may_requeue else stoppable.NEVER_REQUEUED
+        is_unsaved = not self._has_saved(row)
+        if is_unsaved and self.now_s() < asked.until_s:
+            return ""
+        return replace(self._requeue(row), is_late=is_unsaved)
 
     def _on_reported_nodes(self, stops: Collection[Stop]) -> list[Stop]:
         """Return the stops that may be done now, and defer the others.
@@ -187,12 +211,7 @@ class Mover:
         return [stop for stop in stops if stop not in late]
 
     def _has_saved(self, row: QueueRow) -> bool:
-        """Return whether this run of the job has reported that its checkpoint is written.
-
-        A job that may be requeued without a signal need not.
-        """
-        if bound_s(row):
-            return True
+        """Return whether this run of the job has reported that its checkpoint is written."""
         report = self._report(row)
         return report is not None and (report.state, report.restart) == ("saved", row.restarts)
 

@@ -49,6 +49,8 @@ def summary(description: Description, request: SbatchRequest, table: ThroughputT
         parts.append(_counted(description.steps, "step"))
     if description.limit_s:
         parts.append(f"up to {format_time_limit(description.limit_s)}")
+    if description.signal:
+        parts.append(f"may be moved by its --signal={description.signal}; not with --no-requeue")
     if unknown_model(description, table):
         parts.append(f"no throughput is known for {description.workload}")
     return ", ".join(parts)

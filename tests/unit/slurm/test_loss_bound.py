@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.core.moves import why_not_requeued
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Outcome, Start, Status, Stop
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
@@ -25,7 +26,7 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
 from hadar_slurm.slurm.enforce.readings import SAVED_AFTER_S
-from hadar_slurm.slurm.enforce.stoppable import kept_part, why_not_requeued
+from hadar_slurm.slurm.enforce.stoppable import bound_s, kept_part, measured_loss_s
 from hadar_slurm.slurm.settings import BackendSettings
 
 MOST_S = 1200.0
@@ -164,7 +165,7 @@ def test_a_job_that_tells_its_checkpoints_is_stopped_after_one(bench: Bench) -> 
 def test_a_job_that_is_done_is_not_requeued(bench: Bench) -> None:
     bench.until_ran(5 * MOST_S)
     bench.tells("done")
-    assert bench.seen().remarks == ("not migrated now: it has reported that it is done",)
+    assert bench.seen().remarks == ("not migrated: it has reported that it is done",)
 
 
 def test_what_a_silent_job_has_kept_counts_after_requeues(bench: Bench) -> None:
@@ -232,7 +233,9 @@ def test_a_run_keeps_as_much_as_it_loses(
         if tells and saved_s > started_s:
             report = ProgressReport(restarts, "running", 1, saved_s=saved_s)
         is_known = not tells or report is not None
-        if is_known and not why_not_requeued(row, report, now_s):
+        if is_known and not why_not_requeued(
+            bound_s(row), measured_loss_s(row, report, now_s), now_s - row.started_s
+        ):
             assert now_s - saved_s <= MOST_S + 1e-3
             assert now_s - saved_s <= saved_s - started_s + 1e-3
             restarts, started_s = restarts + 1, now_s

@@ -34,7 +34,6 @@ from hadar_slurm.slurm.client.parse import (
 )
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.state import SlurmState, read_all, waits_for_nodes
-from hadar_slurm.slurm.jobs.holdings import occupied
 
 MARK = "#0123"
 QUEUE = (
@@ -346,8 +345,8 @@ def test_gpus_that_jobs_share_are_in_use() -> None:
     text = f"NodeName=n1 Arch=x86 Gres=gpu:v100:4,shard:v100:8 GresUsed={used} State=MIXED\n"
     state = SlurmState({}, tuple(parse_nodes(text)), {JobId("1"): a_gang("n1:v100:1")})
     assert state.in_use == {("n1", "v100"): 3}
-    assert occupied(state, []) == {("n1", "v100"): 3}
-    assert occupied(state, [JobId("1")]) == {("n1", "v100"): 2}
+    assert state.occupied([]) == {("n1", "v100"): 3}
+    assert state.occupied([JobId("1")]) == {("n1", "v100"): 2}
 
 
 def test_no_nodes_are_read() -> None:

@@ -184,9 +184,7 @@ class FakeLibrary:
 
             return made
 
-        return SimpleNamespace(
-            **{name: call(name) for name in ("release", "requeue", "send_signal")}
-        )
+        return SimpleNamespace(**{name: call(name) for name in ("release", "requeue")})
 
     def _answer(self, number: int, value: Any) -> Any:
         if number in self.refusals:
@@ -201,7 +199,10 @@ class Commands(Runner):
     scripts: list[str] = field(default_factory=list)
 
     def run(self, argv: Sequence[str], *, stdin: str = "") -> str:
-        """Return the fields that squeue was called with."""
+        """Return the fields that squeue was called with, and record scancel."""
+        if argv[0] == "scancel":
+            self.scripts.append(" ".join(argv))
+            return ""
         assert argv[0] == "squeue"
         if "Comment" in argv[-1]:
             return SQUEUE.replace(MARK, argv[-1].rpartition("Comment:")[2])
@@ -418,12 +419,12 @@ def test_changes_go_by_the_way_that_can_make_them_and_keep_their_order() -> None
     faults = PySlurm(commands, library).change(changes)
     assert faults == [None] * len(changes)
     assert library.calls == [
-        ("send_signal SIGUSR1 steps=batch", 17),
         ("requeue hold=True", 17),
         ("release", 18),
         ("release", 17),
     ]
-    first, second = commands.scripts
+    signal, first, second = commands.scripts
+    assert signal == "scancel --signal=USR1 --batch 17"
     assert [line.split()[0] for line in first.splitlines()] == ["uhold", "update", "update"]
     assert second.splitlines() == ["release 19_2", "update JobId=17 Prefer=v100"]
 
@@ -475,7 +476,6 @@ JOB_PARTS = [
     "get_resource_layout_per_node",
     "release",
     "requeue",
-    "send_signal",
 ]
 PROGRAM = """
 import json, os, sys

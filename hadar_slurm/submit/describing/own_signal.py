@@ -1,0 +1,74 @@
+"""Whether a user's own words make a job movable: `--signal` with a script that heeds it. Pure.
+
+A signal before the end of the time limit is a warning to save, and `--requeue`, or a script that
+requeues itself, says that the job may begin again. But many use a signal for something else, and
+one that nothing handles ends the job: so what the script does on it has to be seen in the script.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hadar_slurm.core.moves import MovedBy, OwnSignal, level_of, parse_signal, signal_name
+from hadar_slurm.submit.request import SbatchRequest
+from hadar_slurm.submit.service import Service
+
+# Options with which a job is not moved by its own signal, or hadard's own say how it is.
+_ELSE = frozenset(("no-requeue", "array"))
+_OWN = frozenset(("checkpoint", "copies"))
+_REQUEUES = re.compile(r"\bscontrol\s+requeue\b")
+# What ends the run or passes a signal on to the program. HUP asks services to read files again.
+_LEAVES = re.compile(r"\bexit\b|\bscancel\b|\bp?kill\b(?![^;\n|&]*\bHUP\b)")
+_TRAP = re.compile(
+    r"""(?:^|[;&|]|\bthen\b|\bdo\b)[ \t]*trap[ \t]+(?:--[ \t]+)?"""
+    r"""('[^']*'|"(?:\\.|[^"\\])*"|[^\s'";]+)[ \t]+((?:[A-Za-z0-9]+[ \t]*)+)""",
+    re.MULTILINE,
+)
+_FUNCTION = re.compile(
+    r"(?:^|;)[ \t]*(?:function[ \t]+)?(\w+)[ \t]*(?:\(\))?\s*\{(.*?)(?:\n[ \t]*\}|;[ \t]*\})",
+    re.DOTALL | re.MULTILINE,
+)
+_EXEC = re.compile(r"(?:^|[;&|])[ \t]*exec[ \t]", re.MULTILINE)
+_SHELL = re.compile(r"#![ \t]*(?:/usr/bin/env[ \t]+)?\S*?\b(?:ba|da|k|z)?sh\b")
+# Steps begin with it; the signal without `B:` reaches nothing else.
+_STEPS = re.compile(r"\bsrun\b")
+_COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*", re.MULTILINE)
+
+
+def own_signal(request: SbatchRequest, service: Service) -> OwnSignal | None:
+    """Return the signal by which a job may be moved; None where its words or its site say no."""
+    given, found = request.values, parse_signal(request.values.get("signal", ""))
+    if found is None or given.keys() & _ELSE or request.hadar_options.keys() & _OWN:
+        return None
+    levels = service.beat.moves if service.beat is not None else {}
+    names = (given.get(name, "") for name in ("partition", "qos", "account"))
+    if level_of(levels, *names) is not MovedBy.SIGNALS:
+        return None
+    text = _COMMENT.sub("", given.get("wrap") or request.text)
+    comes_back = "requeue" in given or _REQUEUES.search(text)
+    return found if comes_back and _heeds(request.text, text, found) else None
+
+
+def _heeds(script: str, text: str, own: OwnSignal) -> bool:
+    """Return whether a script, `text` without comments, saves or leaves on its signal."""
+    if not own.to_batch:
+        return _STEPS.search(text) is not None
+    if script.startswith("#!") and not _SHELL.match(script):
+        return "signal.signal(" in text and f"SIG{own.name}" in text
+    handlers = [
+        trap[1].strip("'\"")
+        for trap in _TRAP.finditer(text)
+        if own.name in map(signal_name, trap[2].split())
+    ]
+    return any(_leaves(handler, text) for handler in handlers)
+
+
+def _leaves(handler: str, text: str) -> bool:
+    """Return whether a handler, or a function that it calls, requeues, ends or passes on."""
+    if not handler:
+        # Ignored by the shell, and left to the program that takes its place.
+        return _EXEC.search(text) is not None
+    bodies = {found[1]: found[2] for found in _FUNCTION.finditer(text)}
+    called = (bodies[name] for name in re.findall(r"\w+", handler) if name in bodies)
+    whole = "\n".join((handler, *called))
+    return bool(_REQUEUES.search(whole) or _LEAVES.search(whole))

@@ -1,0 +1,86 @@
+"""Which scripts with --signal are moved by it: those that save or leave on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from hadar_slurm.state.heartbeat import Heartbeat
+from hadar_slurm.submit.describing.own_signal import own_signal
+from hadar_slurm.submit.request import parse_words, with_script
+from hadar_slurm.submit.service import Service
+
+ALL = {"default": "signals"}
+
+
+def found(script: str, *words: str, moves: Mapping[str, str] = ALL) -> str:
+    """Return the signal by which a job of a script may be moved; "" for none."""
+    beat = Heartbeat(1, "toy", 1e12, "/spool", moves=moves)
+    request = with_script(parse_words([*words, "job.sh"], {}), lambda *_: script)
+    return str(own_signal(request, Service("", False, beat, Path())) or "")
+
+
+def batch(*lines: str, signal: str = "B:USR1@120", words: str = "--requeue") -> str:
+    """Return a batch script."""
+    return "\n".join(["#!/bin/bash -l", f"#SBATCH --signal={signal} {words}", *lines, ""])
+
+
+HEEDING = {
+    "a command": batch("trap 'echo saves; scontrol requeue $SLURM_JOB_ID' USR1", "train & wait"),
+    "a function": batch("save()", "{", "  touch x", "  exit 0", "}", "trap save SIGUSR1", "wait"),
+    "a function in Bash's words": batch("function save {", " kill -TERM $PID", "}", "trap save 10"),
+    "a function on one line": batch('save() { pkill -USR1 -f train; }; trap "save" TERM USR1'),
+    "of a program in its place": batch("trap '' USR1", "exec python train.py"),
+    "of the steps": batch("srun python train.py", signal="USR1@90"),
+    "after a count of letters": batch("n=${#name}", "trap 'kill $pid' USR1"),
+    "it requeues itself": batch("trap 'scontrol requeue $SLURM_JOB_ID' USR1", words=""),
+    "in a condition": batch("if true; then trap 'kill -s USR1 $pid' USR1; fi"),
+    "Python": "#!/usr/bin/env python3\n#SBATCH --signal=B:USR1 --requeue\n"
+    "import signal\nsignal.signal(signal.SIGUSR1, save)\n",
+}
+
+
+@pytest.mark.parametrize("name", HEEDING)
+def test_a_script_that_heeds_its_signal_is_moved_by_it(name: str) -> None:
+    """In the form in which hadard reads it."""
+    assert found(HEEDING[name]) in ("B:USR1@120", "USR1@90", "B:USR1@60")
+
+
+OTHERS = {
+    "no handler": batch("python train.py"),
+    "rotates logs": batch(
+        "rotate() {", " mv log log.1", " kill -HUP $pid", "}", "trap rotate USR1"
+    ),
+    "looks at GPUs": batch("trap nvidia-smi USR1"),
+    "only a comment": batch("# trap 'exit 0' USR1", "python train.py"),
+    "another signal's": batch("trap 'exit 1' TERM INT", "python train.py"),
+    "an ignored one": batch("trap '' USR1", "python train.py"),
+    "another function's": batch("save() { exit 0; }", "trap 'echo here' USR1"),
+    "no step": batch("python train.py", signal="USR1@90"),
+    "no requeue": batch("trap 'exit 0' USR1", words=""),
+    "forbidden": batch("trap 'exit 0' USR1", words="--requeue --no-requeue"),
+    "an array": batch("trap 'exit 0' USR1", words="--requeue --array=1-9"),
+    "no signal": batch("trap 'exit 0' USR1").replace("--signal=B:USR1@120", ""),
+    "too early": batch("trap 'exit 0' USR1", signal="B:USR1@3600"),
+    "Python without a handler": "#!/usr/bin/python3\n#SBATCH --signal=B:USR1 --requeue\nrun()\n",
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_scripts_are_not(name: str) -> None:
+    """Where it is not sure that the job saves, or its user does not want it."""
+    assert found(OTHERS[name]) == ""
+
+
+def test_own_options_and_the_site_say_how_else() -> None:
+    """--hadar-checkpoint wins; so does the site, for a partition, QOS or account."""
+    script = HEEDING["a command"]
+    assert found(script, "--hadar-checkpoint=no") == ""
+    assert found(script, "--hadar-checkpoint=yes") == ""
+    assert found(script, moves={}) == ""
+    assert found(script, "--account=bio", moves=ALL | {"account=bio": "none"}) == ""
+    assert found(script, "--partition=gpu", moves={"partition=gpu": "signals"}) == "B:USR1@120"
+    # The default partition, under no name.
+    assert found(script, moves={"partition=": "signals"}) == "B:USR1@120"
