@@ -33,6 +33,8 @@ while step < {STEPS}:
     with trained.open("a") as file:
         print(step, node, file=file)
     if asked and sys.argv[1] != "ignores":
+        with pathlib.Path(job + ".signals").open("a") as file:
+            print(*asked, node, file=file)
         asked.clear()
         draft = state.with_suffix(".new")
         draft.write_text(str(step))
@@ -136,6 +138,25 @@ def test_the_public_idioms_are_moved_and_end_as_unmoved(site: Site) -> None:
         remarks = {r for line in site.lines() for r in line["jobs"].get(job, {}).get("remarks", ())}
         stays = f"not migrated: its run 1 did not save on {kinds[name][0].replace('SIG', '')}"
         assert any(r.startswith(stays) for r in remarks) != kinds[name][1], (name, remarks)
+
+
+def test_the_next_hadard_sends_no_second_signal(site: Site) -> None:
+    """It requeues a job that trains on, once the time is over that its signal has."""
+    fast = site.occupy(n1="gpu:8")
+    site.start(moves="{default: signals}")
+    lines = signalled("on", ("USR1@6", "", "srun python3 train.py 'goes on'"))
+    job = submit(site, "on", lines=lines)
+    site.until_running(job)
+    eventually(lambda: len(trained(site, job)[0]) > 120, "it trains for twice that time")
+    site.free(*fast.values())
+    signals = site.directory / f"{job}.signals"
+    eventually(signals.exists, lambda: site.told(job))
+    site.kill(site.hadard)
+    site.start(moves="{default: signals}")
+    eventually(lambda: site.queue()[job].restarts == 1, lambda: site.told(job))
+    eventually((site.directory / f"{job}.done").exists, lambda: site.told(job), 60)
+    assert signals.read_text() == "1 n2\n"
+    assert trained(site, job)[1] == ["n2", "n1"]
 
 
 def test_other_uses_of_a_signal_are_not_moved(site: Site) -> None:

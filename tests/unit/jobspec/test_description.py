@@ -49,6 +49,7 @@ def descriptions(draw: st.DrawFn) -> Description:
         checkpoint=checkpoint,
         restart_loss_s=draw(st.floats(1, 1e6)) if checkpoint else 0.0,
         restart_cost_s=draw(st.none() | st.floats(0, 1e9)),
+        signal="" if checkpoint else draw(st.sampled_from(["", "B:USR1@120", "TERM@60"])),
         asks=draw(st.sampled_from([{}, {"gpus": "v100:2,k80"}, {"gres": "gpu:2", "nodes": "1-3"}])),
         needs=Needs(
             types=draw(st.sampled_from([(), ("a100_1g.5gb",), ("nvidia_a100-sxm4-80gb", "v100")])),
@@ -162,6 +163,9 @@ def test_a_comment_of_the_users_own_is_not_ours(comment: str) -> None:
         ({"restart_cost_s": 10**400}, "restart cost must be 0 to 1e"),
         ({"restart_cost_s": True}, "restart cost must be 0 to 1e"),
         ({"restart_cost_s": "5"}, "restart_cost_s of .* has the wrong form"),
+        ({"signal": "KILL@60"}, "no signal by which a job without copies saves: 'KILL@60'"),
+        ({"signal": "B:USR1@301"}, "no signal by which"),
+        ({"signal": ["USR1"]}, "no signal by which"),
     ],
 )
 def test_a_description_that_cannot_be_is_refused(changes: dict[str, object], words: str) -> None:
