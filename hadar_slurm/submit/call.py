@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.submit.decision import Bars, Call, Decision, Reason, why_left
-from hadar_slurm.submit.own_options import NO_HADAR, PREFIX
+from hadar_slurm.submit.own_options import PREFIX
 from hadar_slurm.submit.request import SbatchRequest
 
 CONFIG_VARIABLE = "HADAR_CONFIG"
@@ -49,7 +49,7 @@ def _call(request: SbatchRequest, environment: Mapping[str, str]) -> Call:
     """Return the user's own call for the first reason that counts, else hadard's."""
     reason, is_told = why_left(request), bool(request.hadar_options)
     is_left = reason is not None and (reason.bars is Bars.ALL or not is_told)
-    opts_out = NO_HADAR in request.flags
+    opts_out = request.opts_out
     if reason is not None and is_left and not opts_out:
         return Call(request.plain_call, Decision(False, reason.why))
     if request.has_components and not opts_out:

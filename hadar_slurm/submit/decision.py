@@ -104,8 +104,9 @@ def _reasons(request: SbatchRequest) -> Iterator[Reason]:
     values = request.values
     if PASSED_ON in request.flags:
         yield Reason(Bars.ALL, "")
-    if NO_HADAR in request.flags:
-        yield Reason(Bars.ALL, "--no-hadar is given")
+    if request.opts_out:
+        given = "--no-hadar" if NO_HADAR in request.flags else "--comment=no-hadar"
+        yield Reason(Bars.ALL, f"{given} is given")
     if request.unreadable:
         yield Reason(Bars.ALL, request.unreadable)
     if request.has_components:

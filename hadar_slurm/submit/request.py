@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import JobSpecError
-from hadar_slurm.jobspec.opting_out import OPT_OUT_VARIABLE, with_opt_out
+from hadar_slurm.jobspec.opting_out import OPT_OUT_VARIABLE, is_opted_out, with_opt_out
 from hadar_slurm.submit.gpu_options import GpuOption, gpu_options
 from hadar_slurm.submit.options import COMPONENT, SbatchOption, options_in, split_options
 from hadar_slurm.submit.own_options import NO_HADAR, PREFIX, WITH_VALUE, take_own_options
@@ -71,6 +71,11 @@ class SbatchRequest(_Words):
     def plain_call(self) -> tuple[str, ...]:
         """Return the user's own sbatch call, without hadar-sbatch's options."""
         return ("sbatch", *(word for option in self.options for word in option.words), *self.script)
+
+    @property
+    def opts_out(self) -> bool:
+        """Return whether the job is to be left to plain Slurm, by an option or its comment."""
+        return NO_HADAR in self.flags or is_opted_out(self.values.get("comment", ""))
 
     @property
     def opting_out(self) -> SbatchRequest:

@@ -138,6 +138,14 @@ def test_lines_of_a_script_count_as_words() -> None:
     )
 
 
+def test_the_word_in_a_comment_says_the_same() -> None:
+    """Among other words, and also beside options that describe the job."""
+    why = "--comment=no-hadar is given"
+    assert told(request_of("-G1", script="#SBATCH -t5 --comment=mine,no-hadar\n")) == why
+    assert told(request_of("-G1", "--hadar-steps=9", "--comment=no-hadar")) == why
+    assert told(request_of("-G1", "-t5", "--comment=no-hadar-here")) == ""
+
+
 def test_a_job_that_shares_nodes_with_its_own_user_alone_is_left() -> None:
     """hadard counts GPUs: it could pin such a job to a node that other users' jobs use."""
     words = ("-G1", "-t5", "--exclusive=user")
