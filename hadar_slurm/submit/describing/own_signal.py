@@ -25,7 +25,7 @@ _TRAP = re.compile(
     re.MULTILINE,
 )
 _FUNCTION = re.compile(
-    r"(?:^|;)[ \t]*(?:function[ \t]+)?(\w+)[ \t]*(?:\(\))?\s*\{(.*?)(?:\n[ \t]*\}|;[ \t]*\})",
+    r"(?:^|;)[ \t]*(?:function[ \t]+)?(\w+)[ \t]*(?:\(\))?\s*\{(.{,2000}?)(?:\n[ \t]*\}|;[ \t]*\})",
     re.DOTALL | re.MULTILINE,
 )
 _EXEC = re.compile(r"(?:^|[;&|])[ \t]*exec[ \t]", re.MULTILINE)
@@ -33,6 +33,8 @@ _SHELL = re.compile(r"#![ \t]*(?:/usr/bin/env[ \t]+)?\S*?\b(?:ba|da|k|z)?sh\b")
 # Steps begin with it; the signal without `B:` reaches nothing else.
 _STEPS = re.compile(r"\bsrun\b")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*", re.MULTILINE)
+# Longer scripts carry data, and are not searched beyond this.
+_MOST_LETTERS = 50_000
 
 
 def own_signal(request: SbatchRequest, service: Service) -> OwnSignal | None:
@@ -44,7 +46,7 @@ def own_signal(request: SbatchRequest, service: Service) -> OwnSignal | None:
     names = (given.get(name, "") for name in ("partition", "qos", "account"))
     if level_of(levels, *names) is not MovedBy.SIGNALS:
         return None
-    text = _COMMENT.sub("", given.get("wrap") or request.text)
+    text = _COMMENT.sub("", (given.get("wrap") or request.text)[:_MOST_LETTERS])
     comes_back = "requeue" in given or _REQUEUES.search(text)
     return found if comes_back and _heeds(request.text, text, found) else None
 

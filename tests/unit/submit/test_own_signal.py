@@ -74,6 +74,14 @@ def test_other_scripts_are_not(name: str) -> None:
     assert found(OTHERS[name]) == ""
 
 
+def test_a_script_with_much_data_is_read_in_time() -> None:
+    """What follows its first part counts for nothing."""
+    handler = "trap 'exit 0' USR1"
+    for data in ("a{" * 1_000_000, "a{\n" * 1_000_000, "trap a " * 1_000_000):
+        assert found(batch(handler, data)) == "B:USR1@120"
+        assert found(batch(data, handler)) == ""
+
+
 def test_own_options_and_the_site_say_how_else() -> None:
     """--hadar-checkpoint wins; so does the site, for a partition, QOS or account."""
     script = HEEDING["a command"]
