@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,21 @@ def ordinary(plan: Plan) -> dict[str, torch.Tensor]:
 
 
 def train(plan: Plan, number: int) -> None:
-    """Train as one copy."""
+    """Train as one copy, and leave a mark where that fails."""
+    try:
+        _train_copy(plan, number)
+    except BaseException:
+        (plan.notes / f"failed-{number}").touch()
+        raise
+
+
+def _has_come(plan: Plan, copy: int) -> bool:
+    """Return whether a copy is present, or has failed and left since."""
+    marks = plan.directory / "copies" / str(copy), plan.notes / f"failed-{copy}"
+    return any(mark.exists() for mark in marks)
+
+
+def _train_copy(plan: Plan, number: int) -> None:
     torch.set_num_threads(1)
     handler = logging.FileHandler(plan.notes / f"log-{number}")
     logging.getLogger().handlers[:] = [handler]
@@ -129,7 +144,7 @@ def train(plan: Plan, number: int) -> None:
             for indices, inputs, labels in copy.loader(loader, parts=plan.parts):
                 if not passes:  # else one copy may train all steps alone
                     for other in range(plan.copies):
-                        until((plan.directory / "copies" / str(other)).exists)
+                        until(partial(_has_come, plan, other))
                 time.sleep(plan.slow[number] * len(indices))
                 _train(plan, model, optimiser, inputs, labels, passes)
                 passes += 1
