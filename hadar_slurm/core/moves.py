@@ -17,12 +17,13 @@ from typing import NamedTuple
 
 _UNITS_S = ((3_600.0, "h"), (60.0, "min"), (1.0, "s"))
 # sbatch(1), --signal: R is for reservations, B for the batch shell alone. 60 s is its default.
-_OPTION = re.compile(r"(?:([RB]{1,2}):)?(?:SIG)?([A-Z0-9]+)(?:@([0-9]{1,5}))?", re.IGNORECASE)
+_OPTION = re.compile(r"(?:([RB]{1,2}):)?([A-Z0-9]+)(?:@([0-9]{1,5}))?", re.IGNORECASE)
 _DEFAULT_S = 60
 # A round waits while jobs save.
 _MOST_S = 300
-# Those with which programs are asked to save, or to end.
-_SIGNALS = {n.removeprefix("SIG"): n for n in ("SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT", "SIGHUP")}
+# Those with which programs are asked to save, or to end; short names by all names and numbers.
+_NUMBERS = {n: int(signal.Signals[f"SIG{n}"]) for n in ("USR1", "USR2", "TERM", "INT", "HUP")}
+_NAMES = {key: n for n, number in _NUMBERS.items() for key in (n, f"SIG{n}", str(number))}
 
 
 class OwnSignal(NamedTuple):
@@ -40,7 +41,7 @@ class OwnSignal(NamedTuple):
     @property
     def deaths(self) -> tuple[int, int]:
         """Return the wait(2) statuses of a script that it killed, or whose child it killed."""
-        number = int(signal.Signals[_SIGNALS[self.name]])
+        number = _NUMBERS[self.name]
         return number, (128 + number) << 8
 
 
@@ -61,9 +62,7 @@ def parse_signal(text: str) -> OwnSignal | None:
 
 def signal_name(text: str) -> str:
     """Return USR1 for SIGUSR1, usr1 or 10; "" for a signal by which no job is moved."""
-    numbers = {str(int(signal.Signals[full])): short for short, full in _SIGNALS.items()}
-    name = numbers.get(text, text.upper().removeprefix("SIG"))
-    return name if name in _SIGNALS else ""
+    return _NAMES.get(text.upper(), "")
 
 
 class MovedBy(StrEnum):
@@ -76,18 +75,17 @@ class MovedBy(StrEnum):
     SIGNALS = "signals"
 
 
-_FROM_LEAST = tuple(MovedBy)
-
-
 def level_of(levels: Mapping[str, str], partitions: str, qos: str, account: str) -> MovedBy:
     """Return the level of a job in partitions `a,b`, by `moves` of hadar.yaml.
 
     The least of those given for its partitions, QOS and account; else that for `default`.
     """
+    if not levels:  # for each job in each round
+        return MovedBy.STATED
     keys = (*(f"partition={name}" for name in partitions.split(",")), f"qos={qos}")
     given = [levels[key] for key in (*keys, f"account={account}") if key in levels]
     found = map(MovedBy, given or [levels.get("default", MovedBy.STATED)])
-    return min(found, key=_FROM_LEAST.index)
+    return min(found, key=[*MovedBy].index)
 
 
 def why_not_requeued(most_s: float, loses_s: float | None, ran_s: float) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from hadar_slurm.core.cluster import Cluster, JobId, NodeName
 from hadar_slurm.core.job import Job, Phase
-from hadar_slurm.core.moves import USR1
 from hadar_slurm.engine.rate_limit import RELEASED_WITHIN_S, as_many
 from hadar_slurm.errors import LedgerError, SlurmRefused
 from hadar_slurm.slurm.client import updates
@@ -20,7 +19,7 @@ from hadar_slurm.slurm.enforce.claim import State
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
-from hadar_slurm.slurm.enforce.stoppable import is_ended_by_us, own_signal
+from hadar_slurm.slurm.enforce.stoppable import is_ended_by_us, signal_of
 from hadar_slurm.slurm.jobs.observation import Observation
 from hadar_slurm.slurm.jobs.run_outcomes import is_early_failure
 from hadar_slurm.slurm.jobs.seen import Course
@@ -121,7 +120,7 @@ class Corrections:
             return False
         for row in rows:
             fault, run = faults.get(row.key), row.restarts + 1
-            what = f"{(own_signal(row) or USR1).name} from hadard ended its run {run}"
+            what = f"{signal_of(row).name} from hadard ended its run {run}"
             if row.key in retried:
                 what = f"its run {run} failed early on {seen.jobs[row.key].failed_on}"
             result = "requeued" if fault is None else f"it cannot be requeued: {fault}"

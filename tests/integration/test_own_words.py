@@ -18,6 +18,8 @@ from hadar_slurm.devcluster.cluster import LocalCluster
 pytestmark = pytest.mark.slurm
 
 STEPS = 300
+# So that hadard knows the speeds, and a move always pays.
+KNOWN = ("--hadar-throughput=v100=60,k80=1", "--hadar-gang=1", "--hadar-steps=1000000")
 TRAINING = f"""
 import os, pathlib, signal, sys, time
 
@@ -95,9 +97,7 @@ def site(local_cluster: Callable[..., LocalCluster], tmp_path: Path) -> Iterator
 def submit(site: Site, name: str, *words: str, lines: tuple[str, ...]) -> JobId:
     """Submit a user's script, which says nothing of hadard; its speeds are known."""
     script = site.script(name.replace(" ", "-"), *lines)
-    # Steps so that a move always pays.
-    known = ("--hadar-throughput=v100=60,k80=1", "--hadar-gang=1", "--hadar-steps=1000000")
-    return site.submit(*known, "--output=%j.out", *words, script)
+    return site.submit(*KNOWN, "--output=%j.out", *words, script)
 
 
 def trained(site: Site, job: JobId) -> tuple[Counter[int], list[str]]:
@@ -191,8 +191,7 @@ def test_the_site_decides(site: Site, moves: str) -> None:
     """Only a site that says so moves jobs by these words, and hadar-sbatch says so."""
     site.start(moves=moves)
     script = site.script("job", *signalled("job", MOVED["requeues itself"]))
-    known = ("--hadar-throughput=v100=60,k80=1", "--hadar-gang=1", "--hadar-steps=1000000")
-    said = site.hadar_sbatch(*known, "--hadar-dry-run", script)
+    said = site.hadar_sbatch(*KNOWN, "--hadar-dry-run", script)
     assert "may be moved" not in said.stderr + said.stdout
     assert "--open-mode" not in said.stdout
 
@@ -201,7 +200,6 @@ def test_the_line_says_by_which_words(site: Site) -> None:
     """And how to forbid it."""
     site.start(moves="{partition=main: signals}")
     script = site.script("job", *signalled("job", MOVED["requeues itself"]))
-    known = ("--hadar-throughput=v100=60,k80=1", "--hadar-gang=1", "--hadar-steps=1000000")
-    said = site.hadar_sbatch(*known, "--hadar-dry-run", script)
+    said = site.hadar_sbatch(*KNOWN, "--hadar-dry-run", script)
     assert "may be moved by its --signal=B:USR1@3; not with --no-requeue" in said.stderr
     assert "--open-mode=append" in said.stdout

@@ -20,7 +20,6 @@ from enum import StrEnum
 from typing import Any
 
 from hadar_slurm.core.cluster import NodeName
-from hadar_slurm.core.moves import USR1
 from hadar_slurm.errors import LedgerError
 from hadar_slurm.jobspec.mark import with_mark
 from hadar_slurm.jobspec.request import Request
@@ -28,7 +27,7 @@ from hadar_slurm.slurm.client import updates
 from hadar_slurm.slurm.client.parse import QueueRow, types_in
 from hadar_slurm.slurm.client.updates import Update
 from hadar_slurm.slurm.enforce.claim import HOLDS, NO_TEXT, Claim, State
-from hadar_slurm.slurm.enforce.stoppable import own_signal
+from hadar_slurm.slurm.enforce.stoppable import own_signal, signal_of
 
 
 class Kind(StrEnum):
@@ -201,7 +200,7 @@ def _wished(claim: Claim, event: Event, target: State) -> tuple[Claim, tuple[Upd
             return replace(claim, replaced=()), (*sent, updates.Release(job))
         case Kind.SAVE:
             after = replace(claim, signalled_run=run, signalled_until_s=event.until_s)
-            return after, (updates.SignalCheckpoint(job, own_signal(row) or USR1),)
+            return after, (updates.SignalCheckpoint(job, signal_of(row)),)
         case Kind.REQUEUE | Kind.REQUEUE_HELD:
             part = max(claim.kept_part, event.kept_part)
             after = replace(claim, requeued=run, replaced=(), kept_part=part)

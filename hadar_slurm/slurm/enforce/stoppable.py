@@ -72,6 +72,11 @@ def own_signal(row: QueueRow) -> moves.OwnSignal | None:
     return moves.parse_signal(description.signal) if description and description.signal else None
 
 
+def signal_of(row: QueueRow) -> moves.OwnSignal:
+    """Return the signal by which hadard asks a job to save: its owner's own, else USR1."""
+    return own_signal(row) or moves.USR1
+
+
 def takes_messages_after(row: QueueRow, run: int, now_s: float) -> bool:
     """Return whether the first run after run number `run` (0: none) takes messages."""
     is_next = row.state == "RUNNING" and 0 < run == row.restarts

@@ -7,11 +7,11 @@ and hadard end jobs, say nothing. Slurm shows an ended job's nodes, but not its 
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from hadar_slurm.core.cluster import Cluster, JobId
+from hadar_slurm.core.moves import OwnSignal
 from hadar_slurm.core.throughput_model import Place
 from hadar_slurm.core.type_failures import EARLY_S, TypeRecords
 from hadar_slurm.jobspec.estimator import work_of
@@ -19,9 +19,8 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.jobs.seen import SeenJob
 
 _FAILED = ("FAILED", "OUT_OF_MEMORY")
-# wait(2) statuses of a batch script that a signal ended, or that exited with such a child's status.
-_SENT = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
-_BY_SIGNAL = frozenset(status for n in _SENT for status in (int(n), (128 + n) << 8))
+_SENT = (OwnSignal(name, to_batch=True, before_s=0) for name in ("USR1", "TERM", "INT"))
+_BY_SIGNAL = frozenset(status for each in _SENT for status in each.deaths)
 # A failure is retried within this number of seconds: later its owner may have submitted it again.
 _RETRIED_WITHIN_S = 600.0
 

@@ -10,13 +10,12 @@ from typing import NamedTuple
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import Job, Phase
-from hadar_slurm.core.moves import USR1
 from hadar_slurm.job_files import ProgressReport
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.parse import FAILED_STATES, QueueRow
 from hadar_slurm.slurm.enforce.claim import Claim
 from hadar_slurm.slurm.enforce.modes import Mode
-from hadar_slurm.slurm.enforce.stoppable import own_signal, takes_messages_after
+from hadar_slurm.slurm.enforce.stoppable import signal_of, takes_messages_after
 
 # That of a job without a valid one, which hadard may still have to give back.
 NOT_DESCRIBED = Description(steps=1, workload="none", leaves=True)
@@ -88,7 +87,7 @@ class SeenJob(NamedTuple):
         """Return what is to be printed in its output: why it has run before, or is to go on."""
         row, claim = self.row, self.claim
         if takes_messages_after(row, claim.ended_run, self.now_s):
-            return _ENDED.format((own_signal(row) or USR1).name, claim.ended_run)
+            return _ENDED.format(signal_of(row).name, claim.ended_run)
         if takes_messages_after(row, claim.retried_run, self.now_s):
             return _RETRIED.format(claim.retried_run)
         was_asked = row.state == "RUNNING" and claim.signalled_run == row.restarts + 1

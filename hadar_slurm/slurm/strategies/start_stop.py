@@ -173,16 +173,13 @@ class Mover:
         return requeued
 
     def _after_signal(self, asked: Event, row: QueueRow | None) -> Event | str:
-        """Return what follows a signal to save: a change, why none is made, or "" to wait on.
-
-        A job may requeue itself after its own signal; then it is held.
-        """
+        """Return what follows a signal to save: a change, why none is made, or "" to wait on."""
         # A requeue would restart a job that was cancelled: check immediately before it.
         if row is None or row.state not in _RUNS or row.restarts != asked.row.restarts:
             if row and stoppable.own_signal(asked.row) and self.now_s() < asked.until_s + _LEAVE_S:
                 if row.state == "COMPLETING":
                     return ""
-                if row.state == "PENDING" and not row.is_held:
+                if row.state == "PENDING" and not row.is_held:  # it has requeued itself
                     return self._event(Kind.HOLD, row)
             return _state_now(row)
         if row.is_held_as_it_runs or not row.may_requeue:
