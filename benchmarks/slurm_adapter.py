@@ -40,6 +40,7 @@ from hadar_slurm.daemon.main import COLLECT_AFTER
 from hadar_slurm.devcluster.cluster import LocalCluster
 from hadar_slurm.devcluster.config import parse_nodes
 from hadar_slurm.engine.loop import RoundRecord, run_rounds
+from hadar_slurm.engine.modes import Mode, Modes
 from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.throughput_table import parse_table
@@ -52,7 +53,6 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.updates import Hold, Prefer, Update
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.settings import BackendSettings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

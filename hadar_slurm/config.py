@@ -24,6 +24,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from hadar_slurm.core.moves import parse_level
 from hadar_slurm.errors import ConfigError
 
 # `hold` was called `enforce` before.
@@ -73,6 +74,7 @@ def _moves_of(text: str) -> str:
     return text
 
 
+LevelText = Annotated[str, AfterValidator(lambda text: parse_level(text) and text)]
 MovesOf = Annotated[str, AfterValidator(_moves_of)]
 PolicyName = Annotated[str, AfterValidator(_known_policy)]
 Count = Annotated[int, BeforeValidator(_count)]
@@ -135,7 +137,7 @@ class Config(_Section):
     # Jobs that hadard steers although they were not submitted by hadar-sbatch.
     enrol: EnrolConfig = EnrolConfig()
     # By which of their owners' words running jobs may be moved (core/moves.py).
-    moves: dict[MovesOf, Literal["none", "stated", "signals"]] = Field(default_factory=dict)
+    moves: dict[MovesOf, LevelText] = Field(default_factory=dict)
     adapter: Literal["auto", "pyslurm", "command-line"] = "auto"
     solver: SolverConfig = SolverConfig()
     # A table in the form of the shipped one, which it replaces.

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from hadar_slurm.config import DEFAULT_PATH, Config, read_config
+from hadar_slurm.engine.modes import Mode
 from hadar_slurm.errors import HadarError
 from hadar_slurm.journal.reader import read_last
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.state.heartbeat import RUN_DIR_VARIABLE
 
 # A completion must answer within this time.

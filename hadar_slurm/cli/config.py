@@ -15,13 +15,13 @@ import yaml
 
 from hadar_slurm.cli.completing import ConfigOption, JsonOption
 from hadar_slurm.config import DEFAULT_PATH, Config, load_config, read_config
+from hadar_slurm.engine.modes import Mode
 from hadar_slurm.engine.rate_limit import consequences
 from hadar_slurm.errors import HadarError, SlurmError, UsageError
 from hadar_slurm.lab.inputs import read_table
 from hadar_slurm.resources import beside
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.runner import Runner
-from hadar_slurm.slurm.enforce.modes import Mode
 
 app = typer.Typer(
     help="Check, show or print hadard's configuration.",

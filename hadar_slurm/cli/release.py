@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -20,13 +21,13 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.enforce.release_all import await_nodes, reason_to_keep, release_all
+from hadar_slurm.slurm.enforce.release_all import await_nodes, release_all
 from hadar_slurm.slurm.enforce.restore import Returned, changed_jobs
 from hadar_slurm.state import reaper_count
 from hadar_slurm.state.heartbeat import remove_heartbeat
 from hadar_slurm.state.heartbeat_reader import read_heartbeat
 from hadar_slurm.state.lease import Lease
-from hadar_slurm.state.locks import RELEASE, lock
+from hadar_slurm.state.locks import RELEASE, lock, started_s
 from hadar_slurm.status.words import legible
 
 _POLL_S = 0.5
@@ -76,6 +77,36 @@ def release(
     _print(answers, kept_for, held, as_json=as_json)
     if held or any(answer.fault for answer in answers):
         raise typer.Exit(1)
+
+
+def reason_to_keep(
+    state_dir: Path,
+    run_dir: Path,
+    lease: Lease,
+    *,
+    only_expired: bool,
+    now_s: Callable[[], float] = time.time,
+) -> str:
+    """Return why jobs should not be released now; empty: they may be.
+
+    A hadard on another machine is at work while its lease is valid. A hadard on this machine is
+    hung if its heartbeat has expired, or if it started longer ago than a heartbeat is valid and has
+    written none. With `only_expired`, the jobs of a dead hadard are kept until its heartbeat
+    expires, since hadard may restart.
+    """
+    beat = read_heartbeat(run_dir)
+    with suppress(OSError):
+        holder = lease.holder()
+        if holder and holder.host != socket.gethostname() and holder.is_fresh(now_s()):
+            return f"hadard is at work on {holder.host}"
+    if beat is not None and not beat.is_fresh(now_s()):
+        return ""
+    with suppress(OSError):
+        started = started_s(state_dir)
+        if started is not None:
+            is_hung = beat is None and not 0 <= now_s() - started < lease.good_for_s
+            return "" if is_hung else "hadard is at work"
+    return "hadard was alive a moment ago" if beat is not None and only_expired else ""
 
 
 def _await_reading(run_dir: Path, limit_s: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from operator import mul
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from hadar_slurm.core.throughput import Throughputs
 
 _DAY_S, _HOUR_S, _MINUTE_S = 86_400, 3_600, 60
+_UNITS_S = {"s": 1, "m": _MINUTE_S, "h": _HOUR_S, "d": _DAY_S}
 # Relative: steps are whole numbers, and limits whole minutes.
 _ROUNDING = 0.001
 
@@ -31,6 +33,13 @@ def parse_time_limit(text: str) -> float | None:
     units_s = (_HOUR_S, _MINUTE_S, 1) if dash or len(numbers) == 3 else (_MINUTE_S, 1)
     found = days_given * _DAY_S + sum(map(mul, numbers, units_s))
     return float(found) or None
+
+
+def parse_duration(text: str) -> float | None:
+    """Return `90s`, `20m`, `1.5h`, `1d` or a time limit of sbatch's in seconds; None if invalid."""
+    if found := re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd])", text.strip().lower()):
+        return float(found[1]) * _UNITS_S[found[2]]
+    return parse_time_limit(text)
 
 
 def format_time_limit(limit_s: float) -> str:

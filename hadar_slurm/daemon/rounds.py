@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from hadar_slurm.config import Config
+from hadar_slurm.core.moves import MovedBy, parse_level
 from hadar_slurm.daemon.signals import Requests
 from hadar_slurm.daemon.signs_of_life import Places, SignsOfLife
 from hadar_slurm.daemon.supervisor import notify
@@ -25,11 +26,11 @@ from hadar_slurm.daemon.world import (
 )
 from hadar_slurm.engine.breakers import Breakers
 from hadar_slurm.engine.loop import Carried, RoundRecord, run_rounds
+from hadar_slurm.engine.modes import Mode
 from hadar_slurm.engine.rate_limit import consequences
 from hadar_slurm.journal import Journal, claim_facts
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.protocol import Site, SlurmAdapter
-from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.problems import Problem, Problems
 from hadar_slurm.state.reaper_count import read_expired
@@ -162,6 +163,8 @@ def run_with(
     max_bytes, keep = config.journal_megabytes * 1e6, config.journal_files
     journal = Journal(config.journal, max_bytes=max_bytes, keep=keep)
     places = Places(modes(config, slurm.rpcs_per_s), slurm.partitions)
+    if any(parse_level(text).by is MovedBy.PREEMPTIBLE for text in config.moves.values()):
+        places.read_preemptible = slurm.preemptible
     hides_jobs = cluster.hides_jobs
     rounds = _Rounds(config, world.life, backends, journal, run, places, hides_jobs)
     for each in backends:

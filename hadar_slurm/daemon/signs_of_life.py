@@ -6,14 +6,15 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from hadar_slurm.config import Config
 from hadar_slurm.daemon.supervisor import notify
+from hadar_slurm.engine.modes import Modes, Partitions
 from hadar_slurm.errors import SlurmError
-from hadar_slurm.slurm.client.protocol import Partitions
-from hadar_slurm.slurm.enforce.modes import Modes
+from hadar_slurm.slurm.client.protocol import Preemptible
 from hadar_slurm.state.heartbeat import Heartbeat, LastRounds, write_heartbeat
 from hadar_slurm.state.lease import Lease
 from hadar_slurm.state.problems import Problems
@@ -30,6 +31,7 @@ _READ_EVERY_S = 60.0
 # that jobs have to save, a round hangs between its commands. Jobs leave their GPUs within 45 s.
 _ROUNDS, _COMMANDS, _LATE_S = 3.0, 4.0, 60.0 + 45.0
 
+Value = TypeVar("Value")
 _Signed = tuple[float, tuple[str, ...] | None, dict[str, str], LastRounds]
 
 
@@ -54,6 +56,9 @@ class Places:
     steered: tuple[str, ...] = ()
     # The name of the default partition.
     default: str = ""
+    # What Slurm preempts by requeue (Heartbeat.preemptible); read where this is given.
+    read_preemptible: Callable[[], Preemptible] | None = None
+    preemptible: Preemptible = field(default_factory=dict)
     _read_s: float = -math.inf
 
     def refresh(self) -> None:
@@ -62,6 +67,8 @@ class Places:
             return
         try:
             partitions = self.read()
+            if self.read_preemptible is not None:
+                self.preemptible = self.read_preemptible()
         except SlurmError as error:
             log.warning("the partitions cannot be read: %s", error)
             return
@@ -121,7 +128,8 @@ class SignsOfLife:
             self.places.steered,
             self.config.own_gpu_types,
             bool(self.config.enrol_lists),
-            self._moves,
+            self._of_default(self.config.moves),
+            self._of_default(self.places.preemptible),
             now_s,
             rounds,
         )
@@ -130,12 +138,10 @@ class SignsOfLife:
         except OSError as error:
             log.error("cannot write the heartbeat to %s: %s", self.config.run_dir, error)
 
-    @property
-    def _moves(self) -> dict[str, str]:
-        """Return `moves` of hadar.yaml, and as that of no partition that of the default one."""
-        moves: dict[str, str] = {**self.config.moves}
-        own = moves.get(f"partition={self.places.default}")
-        return moves if own is None else {**moves, "partition=": own}
+    def _of_default(self, found: Mapping[str, Value]) -> dict[str, Value]:
+        """Return values by `partition=NAME`, and as that of no partition that of the default."""
+        own = found.get(f"partition={self.places.default}")
+        return {**found} if own is None else {**found, "partition=": own}
 
     def _is_late(self, rounds: LastRounds) -> bool:
         """Return whether the last success, or the start, is longer ago than any round may take."""

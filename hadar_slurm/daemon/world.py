@@ -17,6 +17,7 @@ from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.daemon.adapter import make_adapter
+from hadar_slurm.engine.modes import Mode, Modes
 from hadar_slurm.engine.rate_limit import is_slow
 from hadar_slurm.errors import ConfigError, HadarError
 from hadar_slurm.jobspec.throughput_table import parse_table
@@ -28,7 +29,6 @@ from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME as LEDGER_FILE
 from hadar_slurm.slurm.enforce.ledger import Ledger
-from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.state.heartbeat import LastRounds
 from hadar_slurm.state.learned_file import FILE_NAME as PROFILE_FILE

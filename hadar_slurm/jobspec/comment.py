@@ -30,6 +30,7 @@ def encode(description: Description) -> str:
         "restart_loss_s": description.restart_loss_s or None,
         "restart_cost_s": description.restart_cost_s,
         "signal": description.signal,
+        "exempt_s": description.exempt_s,
         "held": description.is_held or None,
         "steered": description.steered or None,
         "leave": description.leaves or None,

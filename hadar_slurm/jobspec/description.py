@@ -19,7 +19,7 @@ from zlib import crc32
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gpu_types import Needs
 from hadar_slurm.core.job import JobSpec, Shape, uniform_shapes
-from hadar_slurm.core.moves import MovedBy, parse_signal
+from hadar_slurm.core.moves import MovedBy, MoveLevel, parse_signal
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.errors import JobSpecError
 
@@ -39,12 +39,14 @@ MAX_CORES, MAX_MEMORY_MB = 65_000, 10**9
 # Keys that are fields of `Description`.
 _TEXTS = frozenset(("excludes", "time_on", "comment", "signal"))
 _AS_GIVEN = _TEXTS.union(
-    "steps limit_s gpus asks copies gangs cores restart_loss_s restart_cost_s steered".split()
+    "steps limit_s gpus asks copies gangs cores steered".split(),
+    "restart_loss_s restart_cost_s exempt_s".split(),
 )
 _FORMS: Mapping[str, UnionType | type] = {
     **dict.fromkeys(("rates", "asks", "gangs", "cores", "mem_mb"), dict),
     **dict.fromkeys(("limit_s", "restart_loss_s", "memory_gb", "capability"), int | float),
-    **{"restart_cost_s": int | float | None, "types": list, "steered": int},
+    **dict.fromkeys(("restart_cost_s", "exempt_s"), int | float | None),
+    **{"types": list, "steered": int},
 }
 _KEYS = _AS_GIVEN.union(_FORMS, "hadar workload shape checkpoint held leave".split())
 # sbatch's options that request GPUs, and their values such as `v100:2,k80` or, of gres, `gpu:2`.
@@ -98,6 +100,9 @@ class Description:
     # Not empty: its owner's own signal, such as `B:USR1@120`, by which the job may be moved where
     # the site allows that (core/moves.py); `checkpoint` is then false.
     signal: str = ""
+    # Not None: Slurm may preempt the job by requeue after a run of this many seconds, with `signal`
+    # first, and so may hadard where the site allows that; `restart_loss_s` is for each day.
+    exempt_s: float | None = None
     # The job was submitted under a hold that hadard may release.
     is_held: bool = False
     # The digest of the nodes that hadar-sbatch has excluded; True: of any (up to 0.2.0), 0: none.
@@ -149,7 +154,10 @@ class Description:
         loss_s = self.restart_loss_s
         if loss_s or isinstance(loss_s, bool):
             _check("the work that a requeue may lose", loss_s, MIN_LOSS_S, MAX_LOSS_S, unit=" s")
-        if loss_s and (not self.checkpoint or self.copies > 1):
+        if self.exempt_s is not None:
+            _check("the time before preemption", self.exempt_s, 0, MAX_LIMIT_S, unit=" s")
+        saves = self.checkpoint or self.exempt_s is not None
+        if (loss_s and not saves) or (loss_s and self.copies > 1):
             raise JobSpecError("a requeue may lose work only of a job that saves, not in copies")
         if self.signal and (parse_signal(self.signal) is None or self.copies > 1):
             raise JobSpecError(f"no signal by which a job without copies saves: {self.signal!r}")
@@ -174,10 +182,18 @@ class Description:
         if self.gangs and self.gpus != min(self.gangs.values()):
             raise JobSpecError(f"{self.gpus} GPUs are not the smallest gang of {dict(self.gangs)}")
 
-    def moved(self, level: MovedBy) -> Description:
+    @property
+    def moved_by(self) -> MovedBy:
+        """Return whose words make the job movable."""
+        if self.exempt_s is not None:
+            return MovedBy.PREEMPTIBLE
+        if self.signal:
+            return MovedBy.SIGNALS
+        return MovedBy.STATED if self.checkpoint else MovedBy.NONE
+
+    def moved(self, level: MoveLevel) -> Description:
         """Return the description where only jobs up to a level are moved: `checkpoint` says so."""
-        may = level is MovedBy.SIGNALS if self.signal else level is not MovedBy.NONE
-        moves = may and (self.checkpoint or bool(self.signal))
+        moves = MovedBy.NONE < self.moved_by <= level.by
         return self if moves == self.checkpoint else replace(self, checkpoint=moves)
 
     def gpus_on(self, gpu_type: str) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 
-from hadar_slurm.core.time_limit import parse_time_limit
 from hadar_slurm.errors import UsageError
 
 
@@ -40,13 +39,3 @@ def parse_memory_gb(text: str) -> float | None:
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", text.strip().lower())
     unit = _GB.get(found[2].replace("ib", "b")) if found else None
     return float(found[1]) * unit if found and unit else None
-
-
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-
-
-def parse_duration(text: str) -> float | None:
-    """Return `90s`, `20m`, `1.5h`, `1d` or a time limit of sbatch's in seconds; None if invalid."""
-    if found := re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd])", text.strip().lower()):
-        return float(found[1]) * _SECONDS[found[2]]
-    return parse_time_limit(text)

@@ -25,12 +25,13 @@ from hadar_slurm.placement.node_index import NodeIndex
 class Allocator:
     """The allocations decided so far for the coming round.
 
-    `gpu_types` are the cluster's GPU types in canonical order. `jobs` are those that a policy
-    decides on: neither `is_pinned_in_place` nor, in a round without migrations, running, unless
-    their GPUs are not free.
+    `gpu_types` are the cluster's GPU types in canonical order. `jobs` are to be decided on: none
+    that is_pinned_in_place, nor that runs and `stays` or may not move, if its GPUs are free.
     """
 
-    def __init__(self, snapshot: Snapshot, round_: Round) -> None:
+    def __init__(
+        self, snapshot: Snapshot, round_: Round, stays: Callable[[Job], bool] = lambda _: False
+    ) -> None:
         self.snapshot = snapshot
         self.round = round_
         self.rules: GangRules = snapshot.rules
@@ -47,7 +48,7 @@ class Allocator:
         # Made when first needed.
         self._indexes: dict[GpuType, NodeIndex] = {}
         kept = None if round_.may_move else self._keep_running()
-        self.jobs: tuple[Job, ...] = tuple(self._keep_in_place()) if kept is None else kept
+        self.jobs: tuple[Job, ...] = tuple(self._keep_in_place(stays)) if kept is None else kept
 
     def _keep_running(self) -> tuple[Job, ...] | None:
         """Place all running jobs and return the queued ones, or do nothing and return None.
@@ -61,18 +62,18 @@ class Allocator:
         self.free, self.placed = dict(snapshot.spare), dict(snapshot.running)
         return jobs
 
-    def _keep_in_place(self) -> Iterator[Job]:
+    def _keep_in_place(self, stays: Callable[[Job], bool]) -> Iterator[Job]:
         """Place the jobs that must keep their GPUs, if they are free; yield those to decide on."""
         free = self.free = self.snapshot.plannable_capacity
         placed, queued, running = self.placed, Phase.QUEUED, Phase.RUNNING
-        keeps_running = not self.round.may_move
+        may_move = self.round.may_move
         for job in self.snapshot.jobs:
             # First the usual cases.
-            may_go = job.phase is running and job.spec.can_checkpoint and not keeps_running
-            if job.phase is queued or may_go:
+            may_go = job.phase is running and job.spec.can_checkpoint and may_move
+            if job.phase is queued or (may_go and not stays(job)):
                 yield job
             elif job.phase.is_plannable:
-                is_held = (keeps_running and job.phase is running) or job.is_pinned_in_place
+                is_held = job.phase is running or job.is_pinned_in_place
                 if is_held and self.fits(job.allocation):
                     for slot, count in job.allocation.slots:
                         free[slot] -= count

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 from hadar_slurm.core.claims import Credit, Judged
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.learned_sizes import EndedJobs
+from hadar_slurm.core.moves import USR1
 from hadar_slurm.core.snapshot import Snapshot
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Action, Outcome, Start, Status, Stop
 from hadar_slurm.engine.backend import Wake
+from hadar_slurm.engine.modes import Mode
 from hadar_slurm.engine.pins import Pins
 from hadar_slurm.errors import LedgerError, SlurmError, SlurmRefused
 from hadar_slurm.jobspec.estimator import Estimator
@@ -25,8 +27,7 @@ from hadar_slurm.slurm.client.scontrol import must_name_type
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.corrections import Corrections
 from hadar_slurm.slurm.enforce.ledger import Ledger
-from hadar_slurm.slurm.enforce.modes import Mode
-from hadar_slurm.slurm.enforce.stoppable import bound_s
+from hadar_slurm.slurm.enforce.stoppable import is_signalled, signal_of
 from hadar_slurm.slurm.jobs.observation import Observation
 from hadar_slurm.slurm.jobs.observer import Observer
 from hadar_slurm.slurm.settings import BackendSettings
@@ -238,8 +239,8 @@ class SlurmBackend:
         job, changes = action.job_id, list[updates.Update]()
         row = self._state.queue.get(job)
         if isinstance(action, Stop):
-            if row is None or not bound_s(row):
-                changes.append(updates.SignalCheckpoint(job))
+            if row is None or is_signalled(row):
+                changes.append(updates.SignalCheckpoint(job, signal_of(row) if row else USR1))
             changes.append(updates.Requeue(job))
         elif isinstance(action, Start):
             keeps_types = row is not None and self.slurm.abilities.keeps_types

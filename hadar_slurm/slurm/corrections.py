@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from hadar_slurm.core.cluster import Cluster, JobId, NodeName
 from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.engine.modes import Mode
 from hadar_slurm.engine.rate_limit import RELEASED_WITHIN_S, as_many
 from hadar_slurm.errors import LedgerError, SlurmRefused
 from hadar_slurm.slurm.client import updates
@@ -17,7 +18,6 @@ from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState, waits_for_nodes
 from hadar_slurm.slurm.enforce.claim import State
 from hadar_slurm.slurm.enforce.ledger import Ledger
-from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
 from hadar_slurm.slurm.enforce.stoppable import is_ended_by_us, signal_of
 from hadar_slurm.slurm.jobs.observation import Observation

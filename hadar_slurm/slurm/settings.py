@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hadar_slurm.core.gpu_types import OwnTypes
-from hadar_slurm.slurm.enforce.modes import Mode, Modes
+from hadar_slurm.engine.modes import Mode, Modes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,6 +84,9 @@ class Heartbeat:
     enrols: bool = False
     # `moves` of hadar.yaml.
     moves: Mapping[str, str] = field(default_factory=dict)
+    # What Slurm preempts by requeue, where `moves` asks for that: GraceTime and PreemptExemptTime
+    # in seconds by `partition=NAME` and `qos=NAME`.
+    preemptible: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     # When the process has written it; None: by a version that does not say so.
     signed_s: float | None = None
     rounds: LastRounds = field(default_factory=LastRounds)

@@ -32,6 +32,7 @@ def read_heartbeat(directory: Path) -> Heartbeat | None:
             },
             tree.get("enrols") is True,
             {str(key): str(level) for key, level in tree.get("moves", {}).items()},
+            {str(key): (float(g), float(e)) for key, (g, e) in tree.get("preemptible", {}).items()},
             None if tree.get("signed_s") is None else float(tree["signed_s"]),
             _last_rounds(tree.get("rounds", {})),
         )

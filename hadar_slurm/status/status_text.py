@@ -11,10 +11,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from hadar_slurm.config import Config
+from hadar_slurm.engine.modes import Mode
 from hadar_slurm.errors import ConfigError
 from hadar_slurm.journal import Line
 from hadar_slurm.journal.reader import read_last
-from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.state.heartbeat_reader import read_heartbeat
 from hadar_slurm.status.health import Standing, standing_of, trouble_of
 from hadar_slurm.status.status import ClusterStatus, current

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hadar_slurm.core.cluster import NodeName
+from hadar_slurm.core.moves import MovedBy
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.job_files import (
     ASSIGNMENTS_VARIABLE,
@@ -54,7 +55,7 @@ def compose(
         added.append("--nodes=1")
     if description.checkpoint:
         added.append("--requeue")
-    if (description.checkpoint or description.signal) and "open-mode" not in request.values:
+    if description.moved_by is not MovedBy.NONE and "open-mode" not in request.values:
         # Otherwise each restart would empty the output file.
         added.append("--open-mode=append")
     kept = [word for option in request.options if option.name not in own for word in option.words]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.job_files import COPIES_VARIABLE
@@ -76,10 +75,10 @@ def _job(
     if not nodes.limit_s and not request.hadar_options:
         return "no time limit is given (--time), and the partition sets none"
     description = describe(request, estimator, nodes.allowed, nodes.limit_s)
-    if "signal" in request.values:
-        from hadar_slurm.submit.describing.own_signal import own_signal
+    if "signal" in request.values or (service.beat and service.beat.preemptible):
+        from hadar_slurm.submit.describing.own_signal import as_movable
 
-        description = replace(description, signal=str(own_signal(request, service) or ""))
+        description = as_movable(description, request, service)
     if nodes.everywhere is not None and nodes.everywhere.nodes:
         check_fits(description, nodes.everywhere, estimator)
     if reason is not None and has_nodes:

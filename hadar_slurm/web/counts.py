@@ -15,9 +15,9 @@ from hadar_slurm.core.claims import AS_GOOD_AS_TRUE, Judged
 from hadar_slurm.core.job import Phase
 from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.engine.actions import Status
+from hadar_slurm.engine.modes import Mode
 from hadar_slurm.journal import Line
 from hadar_slurm.slurm.client.runner import DONE, REFUSED, UNAVAILABLE
-from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.web.lines import RoundRow, partition_of
 
 OTHER = "other"

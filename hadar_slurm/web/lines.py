@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
+from hadar_slurm.engine.modes import Mode
 from hadar_slurm.journal import Line
 from hadar_slurm.journal.values import changed_rows, throughputs_of
-from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.status.jobs import Forked, forked_of
 from hadar_slurm.web.words import clean
 

@@ -31,6 +31,7 @@ from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.daemon import world as daemon
 from hadar_slurm.daemon.adapter import make_adapter
 from hadar_slurm.daemon.main import main as run_daemon
+from hadar_slurm.engine.modes import Mode
 from hadar_slurm.errors import SlurmError, SlurmUnavailable
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.slurm.client.parse import QueueRow
@@ -38,7 +39,6 @@ from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.client.updates import Update
-from hadar_slurm.slurm.enforce.modes import Mode
 
 T = TypeVar("T")
 

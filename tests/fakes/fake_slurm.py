@@ -396,11 +396,13 @@ class FakeSlurm:
         elif job.state == "RUNNING":
             self.end(job, "CANCELLED")
 
-    def signal(self, job: FakeJob) -> None:
-        """Send USR1 to a running job's program."""
+    def signal(self, job: FakeJob, name: str = "USR1") -> None:
+        """Send a signal to a running job's program, which handles USR1 only and ignores others."""
         if job.state != "RUNNING":
             raise Rejected("Invalid job id specified")
         job.times_asked_to_save += 1
+        if name != "USR1":
+            return
         if job.dies_of_usr1:
             self.later(SAVING_S, partial(self._die, job, job.run))
         elif not job.ignores_usr1:

@@ -250,13 +250,18 @@ class Tools:
         return 0, "", ""
 
     def _scancel(self, words: list[str]) -> Said:
-        is_signal = words[:2] == ["--signal=USR1", "--batch"]
-        said = []
-        for key in words[2:] if is_signal else words:
+        options = [word for word in words if word.startswith("--")]
+        is_signal, said = bool(options), []
+        name = options[0].removeprefix("--signal=") if is_signal else ""
+        assert not name or (name == "USR1") == (options[1:] == ["--batch"]), words
+        for key in words[len(options) :]:
             try:
                 for job in self.slurm.find(key):
                     self._may_change(job)
-                    (self.slurm.signal if is_signal else self.slurm.cancel)(job)
+                    if is_signal:
+                        self.slurm.signal(job, name)
+                    else:
+                        self.slurm.cancel(job)
             except Rejected as fault:
                 # The cancellation of an unknown job is no error.
                 if is_signal or "denied" in str(fault):

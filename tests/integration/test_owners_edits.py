@@ -12,11 +12,11 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Start
+from hadar_slurm.engine.modes import Mode, Modes
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import detail_of
 from hadar_slurm.slurm.enforce.ledger import Ledger
-from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.settings import BackendSettings
 
 pytestmark = pytest.mark.slurm

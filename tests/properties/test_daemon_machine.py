@@ -24,6 +24,7 @@ from hadar_slurm.core.plan import WaitReason
 from hadar_slurm.core.snapshot import Round, Snapshot
 from hadar_slurm.engine.actions import Stop
 from hadar_slurm.engine.loop import RoundRecord, run_round
+from hadar_slurm.engine.modes import Mode, Modes
 from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.description import Description, decode_or_none
 from hadar_slurm.jobspec.throughput_table import parse_table
@@ -36,7 +37,6 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.scontrol import shows_invented_max_nodes
 from hadar_slurm.slurm.enforce.claim import State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.enforce.readings import UNSEEN_S
 from hadar_slurm.slurm.enforce.release_all import release_all
 from hadar_slurm.slurm.enforce.restore import Returned

@@ -122,7 +122,12 @@ def test_an_unknown_key_is_told_with_its_line_and_the_nearest(text: str, words: 
         ("poll_seconds: .nan", 1, "poll_seconds", "not nan"),
         ("restart_cost_seconds: -1", 1, "restart_cost_seconds", "not -1"),
         ("round_seconds: [1, 2]", 1, "round_seconds", "[1, 2]"),
-        ("moves:\n  default: all", 2, "moves.default", "'none', 'stated' or 'signals'"),
+        (
+            "moves:\n  default: all",
+            2,
+            "moves.default",
+            "expected none, stated, signals, or preemptible:TIME",
+        ),
         ("moves:\n  gpu: signals", 2, "moves.gpu", "partition=NAME"),
         ("moves: signals", 1, "moves", "not 'signals'"),
         ("solver:\n  time_limit_s: 0", 2, "solver.time_limit_s", "not 0"),

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import mul
+from typing import TYPE_CHECKING
 
 from hadar_slurm.core.cluster import JobId, TypeIndex
 from hadar_slurm.core.job import Job, Phase
@@ -23,11 +25,13 @@ from hadar_slurm.policies.hadar import tuning
 from hadar_slurm.policies.hadar.arrivals import Arrivals
 from hadar_slurm.policies.hadar.insertion import Insertion, ended_by_limits, non_preemptible
 from hadar_slurm.policies.hadar.kinds import Kinds
-from hadar_slurm.policies.hadar.makespan_lp import Demand, Horizon, find_horizon
 from hadar_slurm.policies.hadar.ranking import BY_WORK, Entry, Ranking
 from hadar_slurm.policies.hadar.shares import Leads, Shares
 from hadar_slurm.policies.hadar.type_sharing import share_types, worths
 from hadar_slurm.policies.policy import DEFAULT_USER_SHARES, PolicyOptions, SolverLimits, open_gpus
+
+if TYPE_CHECKING:  # Loaded with the first job that may move or states its size.
+    from hadar_slurm.policies.hadar.makespan_lp import Horizon
 
 _RENEW_S = 1800.0  # After this time the program is solved again if jobs came or went.
 
@@ -52,7 +56,7 @@ class Hadar:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return which jobs run in `round_`, and on which GPUs."""
-        allocator = Allocator(snapshot, round_)
+        allocator = Allocator(snapshot, round_, stays=partial(_stays, round_s=round_.length_s))
         memory = round_.memory if isinstance(round_.memory, Memory) else Memory()
         kinds = Kinds(allocator)
         able = [j for j in snapshot.plannable if j.steps_left > 0 and kinds.of(j).best]
@@ -85,6 +89,8 @@ class Hadar:
         self, kinds: Kinds, able: Sequence[Job], known: Horizon | None
     ) -> tuple[Horizon | None, bool]:
         """Return the known horizon while it is valid, else a new one, and whether it is new."""
+        from hadar_slurm.policies.hadar.makespan_lp import Demand, find_horizon
+
         allocator, snapshot = kinds.allocator, kinds.allocator.snapshot
         if known and known.gpu_types != allocator.gpu_types:
             known = None
@@ -108,6 +114,14 @@ class Hadar:
             return (known if known and known.ends_s > snapshot.now_s else None), False
         ids = frozenset(job.job_id for job in able)
         return replace(horizon, jobs=ids, gpu_types=allocator.gpu_types), True
+
+
+def _stays(job: Job, round_s: float) -> bool:
+    """Return whether a running job has not trained for as long as another restart has to pay."""
+    progress, spec = job.progress, job.spec
+    # Rounds bound moves that take little of them.
+    least_s = max(0.0, tuning.EARNED_BY * spec.restart_cost_s - round_s)
+    return progress.service_gpu_s / spec.num_gpus < least_s * (progress.restarts + 1)
 
 
 def _place_with_moves(kinds: Kinds, queue: Sequence[Entry], shares: Shares | None) -> Set[JobId]:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import accumulate, count
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hadar_slurm.core.cluster import TypeIndex
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.policies.hadar import tuning
 from hadar_slurm.policies.hadar.kinds import JobKind, Kinds
-from hadar_slurm.policies.hadar.makespan_lp import Horizon
 from hadar_slurm.policies.hadar.shares import Shares, fair_weight
+
+if TYPE_CHECKING:
+    from hadar_slurm.policies.hadar.makespan_lp import Horizon
 
 # Ranks, the first served first: overdue, critical, by remaining work, able to run nowhere.
 OVERDUE, FIRST, BY_WORK, NOWHERE = range(4)
@@ -78,12 +80,12 @@ class Ranking:
             critical = self._if_critical(self.horizon, tie_break, job, left_s)
             if critical:
                 return critical
-        # Preemption for a shorter job costs a restart, and so may the way back.
+        # Preemption for a shorter job costs a restart.
         stays_s = spec.restart_cost_s if job.phase is Phase.RUNNING else 0.0
         weight = spec.num_gpus / (1.0 if job.fair_share is None else fair_weight(job.fair_share))
         if shares and spec.user and not spec.can_checkpoint:
             weight *= tuning.IMMOVABLE
-        key = weight * max(0.0, left_s - tuning.RESTARTS * stays_s) / kind.wait_weight(job)
+        key = weight * max(0.0, left_s - stays_s) / kind.wait_weight(job)
         return Entry(BY_WORK, key, tie_break, job, types, left_s)
 
     def _if_critical(

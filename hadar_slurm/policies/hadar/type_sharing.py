@@ -7,8 +7,7 @@ The *worth* of a type to a job is
 with the speed and the time left relative to the job's fastest type. So comparative advantage is
 priced by remaining time: a job of five minutes does not give up a type on which it runs ten times
 as fast because a job of a week gains a little more from it. To a running job, another type than its
-own is worth what its speed is over the whole rest with `RESTARTS` restarts, since it will probably
-have to migrate again, divided by `STAYS`.
+own is worth what its speed is over the whole rest with the restart, divided by `STAYS`.
 
 Which types the jobs get is a transportation problem. Vogel's approximation (Reinfeld and Vogel,
 Mathematical Programming, Prentice-Hall 1958) solves it: the job whose *regret*, the worth of its
@@ -54,7 +53,7 @@ def worths(
         found = [(unit * speeds[index], index) for index in types]
     else:
         own, restart_s = held
-        moved = unit / tuning.STAYS / (1.0 + tuning.RESTARTS * restart_s / left_s)
+        moved = unit / tuning.STAYS / (1.0 + restart_s / left_s)
         found = [((unit if index == own else moved) * speeds[index], index) for index in types]
     return sorted(found, key=lambda pair: pair[0], reverse=True)
 

@@ -16,12 +16,13 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.engine.modes import Partitions
 from hadar_slurm.engine.rate_limit import in_command, in_parts, most_alone, rpcs_per_s
 from hadar_slurm.errors import SlurmError, SlurmRefused, SlurmUnavailable
 from hadar_slurm.slurm.client import scontrol
 from hadar_slurm.slurm.client.fairshare import parse_fair_shares
 from hadar_slurm.slurm.client.parse import NodeRow, QueueRow, RowsByTexts, parse_reservations
-from hadar_slurm.slurm.client.protocol import Abilities, Partitions, Shares, Site
+from hadar_slurm.slurm.client.protocol import Abilities, Preemptible, Shares, Site
 from hadar_slurm.slurm.client.runner import Runner, fault_of, is_unreachable
 from hadar_slurm.slurm.client.state import (
     SHOW_RESERVATIONS,
@@ -150,6 +151,12 @@ class CommandLine:
         listed = re.findall(r"^(\S+)\|$", self.runner.run(["sinfo", "-a", "-h", "-o", "%P|"]), re.M)
         default = next((name[:-1] for name in listed if name.endswith("*")), "")
         return Partitions(tuple(sorted({name.rstrip("*") for name in listed})), default)
+
+    def preemptible(self) -> Preemptible:
+        """Return what Slurm preempts by requeue."""
+        from hadar_slurm.slurm.client.preemption import read_preemptible
+
+        return read_preemptible(self.runner)
 
     def _signal(self, changes: Sequence[Update]) -> list[SlurmError | None]:
         """Signal all of the jobs at once; scancel names those that it could not signal."""

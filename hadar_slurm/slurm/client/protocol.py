@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from hadar_slurm.core.cluster import JobId, NodeName
+from hadar_slurm.engine.modes import Partitions
 from hadar_slurm.errors import SlurmError
 from hadar_slurm.slurm.client.parse import NodeRow, QueueRow
 from hadar_slurm.slurm.client.state import SlurmState
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 Version = tuple[int, int]
 # Fair-share factors by (account, user).
 Shares = Mapping[tuple[str, str], float]
+# GraceTime and PreemptExemptTime in seconds by `partition=NAME` and `qos=NAME`.
+Preemptible = Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +40,6 @@ class Site:
     hides_jobs: bool = field(default=False, compare=False)
     # How many RPCs slurmctld answers to this account, in the long run (`rl_enable`).
     rpcs_per_s: float = field(default=math.inf, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Partitions:
-    """The partitions of a Slurm; `default` is empty where it has none."""
-
-    names: tuple[str, ...]
-    default: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +107,6 @@ class SlurmAdapter(Protocol):
 
     def partitions(self) -> Partitions:
         """Return the names of all partitions, and the default one."""
+
+    def preemptible(self) -> Preemptible:
+        """Return what Slurm preempts by requeue."""

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import StrEnum
 
+from hadar_slurm.engine.modes import Mode, Modes
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.enforce.claim import NO_TEXT, Claim
-from hadar_slurm.slurm.enforce.modes import Mode, Modes
 
 # Reasons for which a plain job would not take GPUs that are free.
 _WAITS_FOR_OTHERS = frozenset(("Dependency", "DependencyNeverSatisfied", "BeginTime"))

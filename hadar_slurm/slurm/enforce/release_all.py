@@ -1,43 +1,28 @@
-"""Restoring every job: what `hadar release` does when hadard is stopped, dead or hung.
-
-Also what that would change: what is different in Slurm now because of hadard (`hadar diff`).
-"""
+"""Restoring every job: what `hadar release` does when hadard is stopped, dead or hung."""
 
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.engine.loan import Loan
 from hadar_slurm.engine.rate_limit import as_many
 from hadar_slurm.errors import LedgerError, SlurmError
-from hadar_slurm.jobspec.constraint import fold
 from hadar_slurm.jobspec.description import decode_or_none
-from hadar_slurm.jobspec.mark import with_mark
-from hadar_slurm.slurm.client import scontrol, updates
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import waits_for_nodes
-from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import Ledger
 from hadar_slurm.slurm.enforce.restore import (
     Returned,
-    asks_for,
     changed_jobs,
-    own_request,
     restore_jobs,
-    unsteering,
 )
 from hadar_slurm.slurm.enforce.state_machine import Event, Kind
-from hadar_slurm.state.heartbeat_reader import read_heartbeat
-from hadar_slurm.state.lease import Lease
-from hadar_slurm.state.locks import started_s
 
 log = logging.getLogger(__name__)
 
@@ -46,36 +31,6 @@ _LEAVING = "it has not yet left its GPUs"
 _RACED = "it runs, and is held should it be requeued"
 _SLOW = "Slurm takes no more changes in this time"
 _KEEPS_NICE = "it is held: its nice value can be given back only after that"
-
-
-def reason_to_keep(
-    state_dir: Path,
-    run_dir: Path,
-    lease: Lease,
-    *,
-    only_expired: bool,
-    now_s: Callable[[], float] = time.time,
-) -> str:
-    """Return why jobs should not be released now; empty: they may be.
-
-    A hadard on another machine is at work while its lease is valid. A hadard on this machine is
-    hung if its heartbeat has expired, or if it started longer ago than a heartbeat is valid and has
-    written none. With `only_expired`, the jobs of a dead hadard are kept until its heartbeat
-    expires, since hadard may restart.
-    """
-    beat = read_heartbeat(run_dir)
-    with suppress(OSError):
-        holder = lease.holder()
-        if holder and holder.host != socket.gethostname() and holder.is_fresh(now_s()):
-            return f"hadard is at work on {holder.host}"
-    if beat is not None and not beat.is_fresh(now_s()):
-        return ""
-    with suppress(OSError):
-        started = started_s(state_dir)
-        if started is not None:
-            is_hung = beat is None and not 0 <= now_s() - started < lease.good_for_s
-            return "" if is_hung else "hadard is at work"
-    return "hadard was alive a moment ago" if beat is not None and only_expired else ""
 
 
 def await_nodes(
@@ -146,64 +101,6 @@ def _worst_first(
         (row.key in submitted, not ledger[row.key].holds, -row.priority, row.key) for row in rows
     )
     return [key for *_, key in sorted(keys)]
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A pending job that hadard has changed: by field what it has now, and its owner's value.
-
-    `undo` has commands for scontrol's standard input, in their order.
-    """
-
-    job: JobId
-    user: str
-    fields: dict[str, tuple[str, str]]
-    undo: tuple[str, ...]
-
-
-def differences(slurm: SlurmAdapter, ledger: Ledger, rows: Iterable[QueueRow]) -> list[Difference]:
-    """Return the differences of all pending jobs in a queue that was just read."""
-    shown = list(rows)
-    ledger.see(slurm, shown)
-    if not ledger.was_read:
-        ledger.heed(slurm.read())
-    changed = [row for row in shown if ledger[row.key].has_changed(row)]
-    return [_difference(slurm, row, ledger[row.key]) for row in changed]
-
-
-def _difference(slurm: SlurmAdapter, row: QueueRow, claim: Claim) -> Difference:
-    own, is_ours = own_request(row, claim, slurm), claim.state is not State.FOREIGN_HOLD
-    steering, now = unsteering(row, claim), row.request
-    fields = {
-        "hold": ("user" if row.is_held_by_user else "", "") if claim.holds and is_ours else None,
-        "nodes": (fold(now.nodes), fold(own.nodes)),
-        "gpus": (" ".join(filter(None, now.gpus)), " ".join(filter(None, own.gpus))),
-        "excluded": (fold(claim.excluded.ours), fold(claim.excluded.owners)),
-        "nice": (str(claim.nice.ours), str(claim.nice.owners)) if claim.nice.is_lent else None,
-        "preferred": (claim.preferred.ours, claim.preferred.owners),
-        "time limit": (_minutes(claim.limit_s.ours), _minutes(claim.limit_s.owners)),
-    }
-    if steering:
-        steering = replace(steering, comment=with_mark(row.comment, row.mark, {}))
-    changes: list[updates.Update] = [steering] if steering else []
-    if claim.preferred.is_lent:
-        changes.append(updates.Prefer(row.key, claim.preferred.owners))
-    if not asks_for(row, own):
-        # With excluded nodes Slurm refuses the update of a job that has started.
-        clear = updates.ClearRequest(row.key, excluded=claim.excluded.owners)
-        changes += [clear, updates.SetRequest(row.key, own)]
-    if claim.holds and is_ours:
-        changes.append(updates.Release(row.key))
-        if claim.nice.is_lent:
-            # Slurm 22.05 releases a held job whose nice value changes.
-            changes.append(updates.Steer(row.key, claim.excluded.owners, nice=claim.nice.owners))
-    undo = tuple(" ".join(scontrol.command(change)[1:]) for change in changes)
-    there = {name: pair for name, pair in fields.items() if pair and pair[0] != pair[1]}
-    return Difference(row.key, row.user, there, undo)
-
-
-def _minutes(limit_s: float) -> str:
-    return f"{limit_s / 60:g} min" if limit_s else ""
 
 
 def _include_submitted(slurm: SlurmAdapter, ledger: Ledger) -> Collection[JobId]:

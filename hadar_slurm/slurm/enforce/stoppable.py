@@ -4,11 +4,13 @@ A run gets USR1 only if it has reported a handler (`handoff.ProgressReport.liste
 signal ends nevertheless is requeued, and never signalled again.
 
 A job with `--hadar-checkpoint=restart:TIME` gets no signal: it resumes from its newest checkpoint,
-and loses what it has done since (`core/moves.py`). A job with its owner's own signal gets that.
+and loses what it has done since (`core/moves.py`). A job with its owner's own signal gets that, and
+one that Slurm may preempt gets SIGTERM where its partition or QOS has a GraceTime, or no signal.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from hadar_slurm.core import moves
@@ -36,8 +38,18 @@ def why_not_migrated(
     if said is not None and said.state == "done":
         why = "it has reported that it is done"
     elif most_s := bound_s(row):
-        why = moves.why_not_requeued(most_s, measured_loss_s(row, report, now_s), ran_s)
-        return f"not migrated now: {why}" if why else ""
+        loses_s, exempt_s = measured_loss_s(row, report, now_s), _exempt_s(row)
+        if exempt_s is None or loses_s is None:
+            why = moves.why_not_requeued(most_s, loses_s, ran_s)
+        else:
+            # A requeue counts as a submission.
+            since_s = now_s - row.submitted_s if row.restarts else math.inf
+            why = moves.why_not_preempted(loses_s, most_s, since_s=since_s)
+            if ran_s < exempt_s:
+                why = f"it has run for less than {moves.in_words(exempt_s)}, PreemptExemptTime"
+        if why or not (own := own_signal(row)):
+            return f"not migrated now: {why}" if why else ""
+        return moves.why_not_signalled(own, ran_s, claim.ended_run)
     elif own := own_signal(row):
         return moves.why_not_signalled(own, ran_s, claim.ended_run)
     elif n := claim.ended_run:
@@ -72,6 +84,16 @@ def own_signal(row: QueueRow) -> moves.OwnSignal | None:
     return moves.parse_signal(description.signal) if description and description.signal else None
 
 
+def is_signalled(row: QueueRow) -> bool:
+    """Return whether a job gets a signal before it is requeued."""
+    return not bound_s(row) or own_signal(row) is not None
+
+
+def _exempt_s(row: QueueRow) -> float | None:
+    description = decode_or_none(row.comment)
+    return description.exempt_s if description is not None else None
+
+
 def signal_of(row: QueueRow) -> moves.OwnSignal:
     """Return the signal by which hadard asks a job to save: its owner's own, else USR1."""
     return own_signal(row) or moves.USR1
@@ -90,9 +112,12 @@ def bound_s(row: QueueRow) -> float:
 
 
 def measured_loss_s(row: QueueRow, report: ProgressReport | None, now_s: float) -> float | None:
-    """Return the work in seconds that a requeue would lose now; None where the job reports none."""
+    """Return the work in seconds that a requeue would lose now; None where its owner bounds it.
+
+    A job that reports no checkpoint, and whose owner has not said that it writes any: its run.
+    """
     if report is None or report.saved_s == 0:
-        return None
+        return None if _exempt_s(row) is None else max(0.0, now_s - row.started_s)
     is_of_this_run = report.restart == row.restarts
     return max(0.0, now_s - max(row.started_s, report.saved_s if is_of_this_run else 0.0))
 

@@ -11,6 +11,7 @@ from hadar_slurm.core.job import JobSpec, Shape, uniform_shapes
 from hadar_slurm.core.throughput import Throughputs
 from hadar_slurm.core.time_limit import format_time_limit, late_types, limits_by_type
 from hadar_slurm.core.type_failures import Bar
+from hadar_slurm.engine.modes import Mode
 from hadar_slurm.engine.notices import Notices
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import Description
@@ -18,7 +19,6 @@ from hadar_slurm.jobspec.estimator import Estimator, fitting_types
 from hadar_slurm.slurm.client.protocol import Abilities
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.enforce.ledger import Ledger
-from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.jobs.seen import SeenJob
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from hadar_slurm.core.cluster import JobId, natural_key
 from hadar_slurm.core.gpu_types import Needs
 from hadar_slurm.core.job import Shape
+from hadar_slurm.engine.modes import Mode, Modes
 from hadar_slurm.engine.notices import Notices
 from hadar_slurm.errors import JobSpecError, SlurmError
 from hadar_slurm.jobspec.description import Description, decode
@@ -26,7 +27,6 @@ from hadar_slurm.jobspec.opting_out import is_opted_out
 from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client.parse import NO_MAXIMUM, QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
-from hadar_slurm.slurm.enforce.modes import Mode, Modes
 
 if TYPE_CHECKING:
     from hadar_slurm.slurm.client.submission import Submission

@@ -11,9 +11,9 @@ from hadar_slurm.core.cluster import Cluster, JobId
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.snapshot import Ended, Snapshot
 from hadar_slurm.engine.actions import Action
+from hadar_slurm.engine.modes import Mode
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.updates import Notify
-from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.jobs.seen import Course, Treated
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.learned_sizes import EndedJobs
 from hadar_slurm.core.moves import level_of
 from hadar_slurm.core.snapshot import Ended, GangRules, Snapshot
+from hadar_slurm.engine.modes import Mode
 from hadar_slurm.engine.notices import Notices
 from hadar_slurm.engine.pins import Pins
 from hadar_slurm.errors import JobSpecError
@@ -29,7 +30,6 @@ from hadar_slurm.slurm.enforce.disposition import (
     must_steer,
 )
 from hadar_slurm.slurm.enforce.ledger import Ledger
-from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.enforce.stoppable import is_ended_by_us
 from hadar_slurm.slurm.jobs.choices import Choice, Choices
 from hadar_slurm.slurm.jobs.ended_jobs import ClaimChecks, LearnedSizes

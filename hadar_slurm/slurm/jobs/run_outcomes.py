@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from hadar_slurm.core.cluster import Cluster, JobId
-from hadar_slurm.core.moves import OwnSignal
+from hadar_slurm.core.moves import MovedBy, OwnSignal
 from hadar_slurm.core.throughput_model import Place
 from hadar_slurm.core.type_failures import EARLY_S, TypeRecords
 from hadar_slurm.jobspec.estimator import work_of
@@ -110,7 +110,7 @@ def may_retry(seen: SeenJob) -> bool:
     return (
         is_early_failure(row)
         and description.checkpoint
-        and not description.signal
+        and description.moved_by is MovedBy.STATED
         and not (description.leaves or row.is_set_apart or owners_nodes)
         # After our requeue was written down, hadard may have been killed before it was sent.
         and claim.retried_run in (0, row.restarts + 1)

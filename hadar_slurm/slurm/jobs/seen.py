@@ -10,11 +10,11 @@ from typing import NamedTuple
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.job import Job, Phase
+from hadar_slurm.engine.modes import Mode
 from hadar_slurm.job_files import ProgressReport
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.parse import FAILED_STATES, QueueRow
 from hadar_slurm.slurm.enforce.claim import Claim
-from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.enforce.stoppable import signal_of, takes_messages_after
 
 # That of a job without a valid one, which hadard may still have to give back.

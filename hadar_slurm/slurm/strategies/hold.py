@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hadar_slurm.engine.actions import Action, Outcome, Renew, Start, Status, Stop
 from hadar_slurm.engine.pins import Pins
 from hadar_slurm.slurm.corrections import Corrections
-from hadar_slurm.slurm.strategies.start_stop import Mover
+from hadar_slurm.slurm.strategies.changes import Changes, Outcomes
 
 # Refusals of a change that came too late: often Slurm has started the job meanwhile.
 TOO_LATE = re.compile("no longer pending|Invalid job id|already completing|not be altered now")
@@ -18,7 +18,7 @@ _NEVER_HELD = "it is enrolled, so that it is never held or stopped, and Slurm st
 
 
 @dataclass
-class Pinning(Mover):
+class Pinning(Changes):
     """Carries out one round."""
 
     corrections: Corrections
@@ -41,8 +41,8 @@ class Pinning(Mover):
             for a in actions
             if a not in outcomes and a.job_id in seen.enrolled and not isinstance(a, Renew)
         }
-        outcomes |= self.stop([a for a in actions if isinstance(a, Stop) and a not in outcomes])
-        outcomes |= (pinned := self.start([start for start in starts if start not in outcomes]))
+        outcomes |= self._stopped([a for a in actions if isinstance(a, Stop) and a not in outcomes])
+        outcomes |= (pinned := self._started([a for a in starts if a not in outcomes]))
         for start, outcome in pinned.items():
             if outcome.status is Status.DONE:
                 self.pins.begin(start.job_id, self.now_s())
@@ -55,6 +55,20 @@ class Pinning(Mover):
         failed = {start.job_id for start in starts} - begun
         self.hold_timed_out(seen.stuck & failed | self.corrections.unsafe(seen) - begun)
         return outcomes
+
+    def _stopped(self, stops: Sequence[Stop]) -> Outcomes:
+        if not stops:
+            return {}
+        from hadar_slurm.slurm.strategies.stops import Stops
+
+        return Stops(**self.shared).stop(stops)
+
+    def _started(self, starts: Sequence[Start]) -> Outcomes:
+        if not starts:
+            return {}
+        from hadar_slurm.slurm.strategies.starts import Starts
+
+        return Starts(**self.shared).start(starts)
 
     def steer(self, actions: Sequence[Action]) -> Mapping[Action, Outcome]:
         """Return the outcomes of actions that need no hold."""

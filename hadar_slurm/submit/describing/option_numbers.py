@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from hadar_slurm.core.time_limit import parse_duration
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.description import MAX_LOSS_S, MIN_LOSS_S
-from hadar_slurm.jobspec.units import parse_count, parse_duration, parse_memory_gb, parse_number
+from hadar_slurm.jobspec.units import parse_count, parse_memory_gb, parse_number
 from hadar_slurm.submit.own_options import PREFIX
 
 _COUNTS = ("steps", "batch-size", "copies")

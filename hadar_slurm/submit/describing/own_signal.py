@@ -1,15 +1,18 @@
-"""Whether a user's own words make a job movable: `--signal` with a script that heeds it. Pure.
+"""Whether a user's own words make a job movable, or its site's rules for preemption. Pure.
 
 A signal before the end of the time limit is a warning to save, and `--requeue`, or a script that
 requeues itself, says that the job may begin again. But many use a signal for something else, and
 one that nothing handles ends the job: so what the script does on it has to be seen in the script.
+Who asks for a partition or QOS whose jobs Slurm preempts by requeue has agreed to be requeued.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from hadar_slurm.core.moves import MovedBy, OwnSignal, level_of, parse_signal, signal_name
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.submit.request import SbatchRequest
 from hadar_slurm.submit.service import Service
 
@@ -37,14 +40,31 @@ _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*", re.MULTILINE)
 _MOST_LETTERS = 50_000
 
 
-def own_signal(request: SbatchRequest, service: Service) -> OwnSignal | None:
-    """Return the signal by which a job may be moved; None where its words or its site say no."""
+def as_movable(description: Description, request: SbatchRequest, service: Service) -> Description:
+    """Return the description with what else makes the job movable, where its site allows that."""
+    given, beat = request.values, service.beat
+    if beat is None or given.keys() & _ELSE or request.hadar_options.keys() & _OWN:
+        return description
+    partition, qos, account = (given.get(name, "") for name in ("partition", "qos", "account"))
+    level = level_of(beat.moves, partition, qos, account)
+    if level.by >= MovedBy.SIGNALS and (own := _own_signal(request)):
+        return replace(description, signal=str(own))
+    parts = [beat.preemptible.get(f"partition={name}") for name in partition.split(",")]
+    found = [*filter(None, parts if None not in parts else [beat.preemptible.get(f"qos={qos}")])]
+    if level.by < MovedBy.PREEMPTIBLE or not found:
+        return description
+    # Of several partitions it may get any: the longest times.
+    grace_s, exempt_s = map(max, zip(*found, strict=True))
+    signal = f"TERM@{grace_s:.0f}" if grace_s else ""
+    if signal and parse_signal(signal) is None:
+        return description
+    return replace(description, exempt_s=exempt_s, restart_loss_s=level.most_s, signal=signal)
+
+
+def _own_signal(request: SbatchRequest) -> OwnSignal | None:
+    """Return the signal of --signal if the script leaves on it and the job comes back."""
     given, found = request.values, parse_signal(request.values.get("signal", ""))
-    if found is None or given.keys() & _ELSE or request.hadar_options.keys() & _OWN:
-        return None
-    levels = service.beat.moves if service.beat is not None else {}
-    names = (given.get(name, "") for name in ("partition", "qos", "account"))
-    if level_of(levels, *names) is not MovedBy.SIGNALS:
+    if found is None:
         return None
     text = _COMMENT.sub("", (given.get("wrap") or request.text)[:_MOST_LETTERS])
     comes_back = "requeue" in given or _REQUEUES.search(text)

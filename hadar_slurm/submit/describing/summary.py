@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
+from hadar_slurm.core.moves import in_words
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.core.time_limit import format_time_limit
 from hadar_slurm.jobspec.description import Description
@@ -49,11 +50,21 @@ def summary(description: Description, request: SbatchRequest, table: ThroughputT
         parts.append(_counted(description.steps, "step"))
     if description.limit_s:
         parts.append(f"up to {format_time_limit(description.limit_s)}")
-    if description.signal:
+    if description.exempt_s is not None:
+        parts.append(_may_be_requeued(description))
+    elif description.signal:
         parts.append(f"may be moved by its --signal={description.signal}; not with --no-requeue")
     if unknown_model(description, table):
         parts.append(f"no throughput is known for {description.workload}")
     return ", ".join(parts)
+
+
+def _may_be_requeued(description: Description) -> str:
+    """Return that a job may be moved as Slurm may preempt it, and how to forbid that."""
+    first = f", after {description.signal.replace('@', ' and ')} s" if description.signal else ""
+    most = f"losing at most {in_words(description.restart_loss_s)} of work in a day"
+    by = "may be requeued to move, as Slurm may preempt it"
+    return f"{by}{first}, {most}; not with --hadar-checkpoint=no"
 
 
 def _counted(count: int, what: str) -> str:

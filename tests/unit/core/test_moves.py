@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from hadar_slurm.core.moves import (
     MovedBy,
+    MoveLevel,
     OwnSignal,
     level_of,
+    parse_level,
     parse_signal,
+    why_not_preempted,
     why_not_requeued,
     why_not_signalled,
 )
@@ -64,8 +69,41 @@ def test_the_least_level_that_applies_counts(
     partitions: str, qos: str, account: str, level: MovedBy
 ) -> None:
     """Of those given for partitions, QOS and account; else the default."""
-    assert level_of(LEVELS, partitions, qos, account) is level
-    assert level_of({}, partitions, qos, account) is MovedBy.STATED
+    assert level_of(LEVELS, partitions, qos, account).by is level
+    assert level_of({}, partitions, qos, account).by is MovedBy.STATED
+
+
+def test_a_level_may_say_how_much_work_a_job_may_lose_in_a_day() -> None:
+    """An hour unless it does; of two the least counts, and no other level has one."""
+    assert parse_level("preemptible") == MoveLevel(MovedBy.PREEMPTIBLE, 3_600.0)
+    assert parse_level("preemptible:30m") == MoveLevel(MovedBy.PREEMPTIBLE, 1_800.0)
+    both = {"partition=low": "preemptible:2h", "qos=cheap": "preemptible:90s"}
+    assert level_of(both, "low", "cheap", "").most_s == 90.0
+    for wrong in ("preemptible:", "preemptible:0s", "preemptible:2d", "signals:1h", "often"):
+        with pytest.raises(ValueError, match="expected none"):
+            parse_level(wrong)
+
+
+@pytest.mark.parametrize(
+    ("loses_s", "since_s", "why"),
+    [
+        (1_800.0, math.inf, ""),
+        (3_600.0, math.inf, ""),
+        (3_601.0, math.inf, "it would lose 1 h, and may 1 h in a day"),
+        # Half of a day's work, so not again for half a day.
+        (1_800.0, 43_200.0, ""),
+        (1_800.0, 43_199.0, "it was requeued 12 h ago, would lose 30 min"),
+        # A restart takes a minute even where nothing is lost.
+        (0.0, 1_440.0, ""),
+        (0.0, 1_439.0, "it was requeued 24 min ago"),
+    ],
+)
+def test_a_run_may_be_requeued_as_slurm_would_within_a_days_loss(
+    loses_s: float, since_s: float, why: str
+) -> None:
+    """At most an hour of work in a day here."""
+    found = why_not_preempted(loses_s, 3_600.0, since_s=since_s)
+    assert found.startswith(why) if why else found == ""
 
 
 def test_a_run_gets_its_own_signal_once_it_has_lasted_and_until_one_fails() -> None:

@@ -13,6 +13,7 @@ from builders import a_gang, a_job, a_plan, a_snapshot
 from fakes.fake_slurm import Asked, FakeSlurm, parse_gpus
 from fakes.fake_tools import FakeRunner
 
+from hadar_slurm.cli.release import reason_to_keep
 from hadar_slurm.config import load_config
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.plan import Plan, WaitReason
@@ -24,14 +25,13 @@ from hadar_slurm.daemon.world import Life, Remembering, World
 from hadar_slurm.engine import breaker_search
 from hadar_slurm.engine.actions import Outcome, Start, Status
 from hadar_slurm.engine.loop import RoundRecord
+from hadar_slurm.engine.modes import Modes, Partitions
 from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.journal.reader import read_journal
 from hadar_slurm.policies.policy import Policy
 from hadar_slurm.slurm.client.command_line import CommandLine
-from hadar_slurm.slurm.client.protocol import Partitions, Site
-from hadar_slurm.slurm.enforce.modes import Modes
-from hadar_slurm.slurm.enforce.release_all import reason_to_keep
+from hadar_slurm.slurm.client.protocol import Site
 from hadar_slurm.state.heartbeat import MOST_FAILED, Heartbeat, LastRounds
 from hadar_slurm.state.heartbeat_reader import read_heartbeat
 from hadar_slurm.state.lease import Lease

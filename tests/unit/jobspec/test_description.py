@@ -40,6 +40,7 @@ def descriptions(draw: st.DrawFn) -> Description:
         st.dictionaries(st.text(min_size=1, max_size=8), st.floats(1e-9, 1e12), max_size=3)
     )
     checkpoint = draw(st.booleans())
+    exempt_s = None if checkpoint else draw(st.none() | st.floats(0, 1e9))
     return Description(
         steps=draw(st.integers(1, 10**15)),
         gpus=shape.num_gpus if shape else draw(st.integers(1, 4096)),
@@ -47,7 +48,8 @@ def descriptions(draw: st.DrawFn) -> Description:
         throughputs=throughputs,
         shape=shape,
         checkpoint=checkpoint,
-        restart_loss_s=draw(st.floats(1, 1e6)) if checkpoint else 0.0,
+        restart_loss_s=draw(st.floats(1, 1e6)) if checkpoint or exempt_s is not None else 0.0,
+        exempt_s=exempt_s,
         restart_cost_s=draw(st.none() | st.floats(0, 1e9)),
         signal="" if checkpoint else draw(st.sampled_from(["", "B:USR1@120", "TERM@60"])),
         asks=draw(st.sampled_from([{}, {"gpus": "v100:2,k80"}, {"gres": "gpu:2", "nodes": "1-3"}])),

@@ -9,16 +9,17 @@ from builders import a_gang
 from fakes.fake_slurm import Asked, FakeJob, FakeSlurm
 from fakes.fake_tools import FakeRunner
 
+from hadar_slurm.cli.diff import differences
 from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Start, Status
+from hadar_slurm.engine.modes import Mode, Modes
 from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.enforce.modes import Mode, Modes
-from hadar_slurm.slurm.enforce.release_all import differences, release_all
+from hadar_slurm.slurm.enforce.release_all import release_all
 from hadar_slurm.slurm.settings import BackendSettings
 
 COMMENT = encode(Description(steps=100, throughputs={"v100": 10, "k80": 1}))

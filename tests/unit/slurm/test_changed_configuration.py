@@ -19,6 +19,7 @@ from hadar_slurm.core.snapshot import Round
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.backend import Wake
 from hadar_slurm.engine.loop import RoundRecord, run_round
+from hadar_slurm.engine.modes import Mode, Modes
 from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.policies.registry import make_policy
@@ -26,7 +27,6 @@ from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.settings import BackendSettings
 
 SPEEDS = {"v100": 4.0, "p100": 2.0, "a100": 8.0, "gpu": 4.0}

@@ -12,10 +12,11 @@ from fakes.fake_slurm import Asked, FakeSlurm
 from fakes.fake_tools import FakeRunner
 
 from hadar_slurm.core.cluster import JobId
+from hadar_slurm.engine.modes import Partitions
 from hadar_slurm.errors import SlurmRefused, SlurmUnavailable
 from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client.command_line import CommandLine
-from hadar_slurm.slurm.client.protocol import Partitions, Site
+from hadar_slurm.slurm.client.protocol import Site
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.updates import (
     Hold,

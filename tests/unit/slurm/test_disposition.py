@@ -8,12 +8,12 @@ import pytest
 from builders import a_queue_row
 
 from hadar_slurm.core.cluster import NodeName
+from hadar_slurm.engine.modes import Mode
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.jobspec.request import Request
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.disposition import Disposition, disposition_of
-from hadar_slurm.slurm.enforce.modes import Mode
 
 OWN = Request(per_job="gres/gpu:2")
 PINNED = Request(num_nodes="1-1", per_node="gres/gpu:2", nodes=(NodeName("n1"),))

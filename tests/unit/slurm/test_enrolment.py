@@ -17,6 +17,7 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.job import Shape
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Start, Status, Stop
+from hadar_slurm.engine.modes import Mode, Modes
 from hadar_slurm.errors import JobSpecError
 from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.description import Description
@@ -29,7 +30,6 @@ from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.submission import Submission, read_submissions, submission
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.jobs.enrolment import MOST_TASKS, describe, is_listed, may_enrol
 from hadar_slurm.slurm.settings import BackendSettings
 

@@ -40,12 +40,12 @@ DESCRIBED = Description(
 class Bench:
     """A cluster with one job that saves at times; hadard reads only what `tells` reports."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, job: Description = DESCRIBED, **moves: str) -> None:
         self.slurm = FakeSlurm("v100:4,v100:4", spool=directory / "elsewhere")
         self.runner = FakeRunner(slurm=self.slurm)
-        self.directory = directory
+        self.directory, self.moves = directory, moves
         self.job: FakeJob = self.slurm.submit(
-            Asked(per_job=(("", 2),)), comment=encode(DESCRIBED), dies_of_usr1=True
+            Asked(per_job=(("", 2),)), comment=encode(job), dies_of_usr1=True
         )
         self.slurm.advance(5.0)
         self.begin_anew()
@@ -56,7 +56,9 @@ class Bench:
         self.backend = SlurmBackend(
             CommandLine(self.runner),
             ThroughputTable("none", {}),
-            BackendSettings(spool=self.directory / "spool", restart_cost_s=COST_S),
+            BackendSettings(
+                spool=self.directory / "spool", restart_cost_s=COST_S, moves=self.moves
+            ),
             Ledger(self.directory / FILE_NAME, lambda: self.slurm.now_s),
             now_s=lambda: self.slurm.now_s,
             sleep=self.slurm.advance,
@@ -193,6 +195,52 @@ def test_the_command_of_a_stop_has_no_signal(bench: Bench) -> None:
     """A dry run shows the requeue alone."""
     stop = Stop(JobId(bench.job.key), 0, bench.gang)
     assert bench.backend.command_text(stop) == f"scontrol requeuehold {bench.job.key}"
+
+
+PREEMPTIBLE = replace(DESCRIBED, checkpoint=False, exempt_s=300.0, restart_loss_s=3600.0)
+
+
+def test_a_job_that_slurm_may_preempt_loses_what_the_site_allows_in_a_day(tmp_path: Path) -> None:
+    """Of one that reports no checkpoint all of its run counts as lost."""
+    bench = Bench(tmp_path, PREEMPTIBLE, default="preemptible")
+    remarks = bench.until_ran(299.0).remarks
+    assert remarks == ("not migrated now: it has run for less than 5 min, PreemptExemptTime",)
+    job = bench.until_ran(3_600.0)
+    assert (job.spec.can_checkpoint, job.spec.restart_cost_s) == (True, COST_S + 3_600.0)
+    remarks = bench.until_ran(3_610.0).remarks
+    assert remarks == ("not migrated now: it would lose 1 h, and may 1 h in a day",)
+    bench.tells(saved_s_ago=600.0)
+    assert bench.seen().spec.restart_cost_s == COST_S + 600.0
+    assert bench.stop().status is Status.DONE
+    assert (bench.job.restarts, bench.job.times_asked_to_save) == (1, 0)
+    bench.start_again()
+    (remark,) = bench.until_ran(900.0).remarks
+    assert "ago, would lose 15 min, and may 1 h in a day" in remark
+    bench.tells()
+    bench.slurm.advance(900.0)
+    bench.tells()
+    assert bench.seen().spec.can_checkpoint
+
+
+def test_a_grace_time_is_given(tmp_path: Path) -> None:
+    """The job gets SIGTERM first, as from Slurm; one that fails of it is requeued once."""
+    bench = Bench(tmp_path, replace(PREEMPTIBLE, signal="TERM@120"), default="preemptible")
+    assert bench.until_ran(600.0).spec.can_checkpoint
+    stop = Stop(JobId(bench.job.key), 0, bench.gang)
+    assert "--signal=TERM" in bench.backend.command_text(stop)
+    before_s = bench.slurm.now_s
+    assert bench.stop().detail == "not saved within 120 s"
+    assert 120.0 <= bench.slurm.now_s - before_s < 180.0
+    bench.start_again()
+    bench.slurm.advance(12 * 3_600.0)
+    bench.tells()
+    assert "did not save on TERM@120" in bench.seen().remarks[0]
+
+
+@pytest.mark.parametrize("level", ["stated", "signals", "none"])
+def test_the_site_may_forbid_it_again(tmp_path: Path, level: str) -> None:
+    bench = Bench(tmp_path, PREEMPTIBLE, default=level)
+    assert not bench.until_ran(600.0).spec.can_checkpoint
 
 
 # The bound, for any times of checkpoints and of stops.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hadar_slurm.slurm.client.protocol import Partitions
-from hadar_slurm.slurm.enforce.modes import Mode, Modes
+from hadar_slurm.engine.modes import Mode, Modes, Partitions
 
 MIXED = Modes(Mode.OBSERVE, {"gpu": Mode.HOLD, "debug": Mode.ADVISE})
 

@@ -17,6 +17,7 @@ from hadar_slurm.core.cluster import JobId
 from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.daemon.world import modes
+from hadar_slurm.engine.modes import Mode, Modes
 from hadar_slurm.engine.rate_limit import (
     RELEASED_WITHIN_S,
     at_once,
@@ -32,7 +33,6 @@ from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.updates import Release
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.enforce.release_all import release_all
 from hadar_slurm.slurm.settings import BackendSettings
 

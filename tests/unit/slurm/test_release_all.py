@@ -12,6 +12,7 @@ import pytest
 from fakes.fake_slurm import Asked, FakeJob, FakeSlurm, parse_gpus
 from fakes.fake_tools import FakeRunner
 
+from hadar_slurm.cli.release import reason_to_keep
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.engine.loan import Loan
 from hadar_slurm.errors import SlurmError, SlurmUnavailable
@@ -23,7 +24,7 @@ from hadar_slurm.slurm.client.protocol import Site
 from hadar_slurm.slurm.client.updates import Hold, Update
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.enforce.release_all import reason_to_keep, release_all
+from hadar_slurm.slurm.enforce.release_all import release_all
 from hadar_slurm.slurm.enforce.restore import Returned
 from hadar_slurm.state.heartbeat import Heartbeat, write_heartbeat
 from hadar_slurm.state.lease import Holder, Lease

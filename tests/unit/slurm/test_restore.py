@@ -14,6 +14,7 @@ from fakes.fake_tools import FakeRunner
 
 from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.engine.loan import Loan
+from hadar_slurm.engine.modes import Mode
 from hadar_slurm.engine.rate_limit import AT_ONCE
 from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.description import Description
@@ -30,7 +31,6 @@ from hadar_slurm.slurm.client.updates import (
 from hadar_slurm.slurm.corrections import Corrections
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.enforce.restore import Returned, restore_jobs
 from hadar_slurm.slurm.jobs.observation import Observation
 

@@ -10,6 +10,7 @@ from fakes.fake_slurm import FakeSlurm
 from fakes.fake_tools import FakeRunner
 
 from hadar_slurm.engine.loan import Loan
+from hadar_slurm.engine.modes import Mode, Modes
 from hadar_slurm.jobspec.description import Description
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.parse import QueueRow
@@ -20,7 +21,6 @@ from hadar_slurm.slurm.enforce.disposition import (
     must_steer,
     waits_for_gpus,
 )
-from hadar_slurm.slurm.enforce.modes import Mode, Modes
 
 OF_HADARD = Description(steps=5, gpus=2, throughputs={"v100": 1.0}, is_held=True)
 AT_WORK = Description(steps=5, gpus=2, throughputs={"v100": 1.0})

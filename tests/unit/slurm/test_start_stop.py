@@ -16,6 +16,7 @@ from hadar_slurm.core.gang import Gang
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Start, Status
 from hadar_slurm.engine.loan import Loan
+from hadar_slurm.engine.modes import Mode, Modes
 from hadar_slurm.engine.rate_limit import AT_ONCE
 from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.description import Description
@@ -24,10 +25,10 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.state import SlurmState
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.jobs.observation import Observation
 from hadar_slurm.slurm.settings import BackendSettings
-from hadar_slurm.slurm.strategies.start_stop import Mover
+from hadar_slurm.slurm.strategies.starts import Starts
+from hadar_slurm.slurm.strategies.stops import Stops
 
 ON_N2 = Gang.of({("n2", "v100"): 2})
 
@@ -57,6 +58,10 @@ EDITS: dict[str, Callable[[FakeSlurm, FakeJob], None]] = {
     "release": lambda fake, job: fake.release(job),
     "hold of an operator": by_operator,
 }
+
+
+class Mover(Stops, Starts):
+    """Carries out both."""
 
 
 class Bench:

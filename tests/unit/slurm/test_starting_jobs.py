@@ -18,6 +18,7 @@ from hadar_slurm.core.cluster import JobId, NodeName
 from hadar_slurm.core.job import Phase
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Outcome, Status, Stop
+from hadar_slurm.engine.modes import Mode, Modes
 from hadar_slurm.errors import SlurmError
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 from hadar_slurm.jobspec.comment import encode
@@ -27,7 +28,6 @@ from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.client.updates import Requeue, Update
 from hadar_slurm.slurm.enforce.claim import Claim, State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.settings import BackendSettings
 
 GRACE_S = 60.0

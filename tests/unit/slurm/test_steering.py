@@ -21,6 +21,7 @@ from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.throughput import ThroughputTable
 from hadar_slurm.engine.actions import Action, Start, Status, Stop
 from hadar_slurm.engine.gaps import gapped
+from hadar_slurm.engine.modes import Mode, Modes
 from hadar_slurm.engine.rate_limit import AT_ONCE
 from hadar_slurm.errors import SlurmError, SlurmUnavailable
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
@@ -35,7 +36,6 @@ from hadar_slurm.slurm.client.scontrol import command
 from hadar_slurm.slurm.client.updates import Steer, Update
 from hadar_slurm.slurm.enforce.claim import State
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.enforce.modes import Mode, Modes
 from hadar_slurm.slurm.enforce.release_all import release_all
 from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.slurm.strategies.places import nice_values

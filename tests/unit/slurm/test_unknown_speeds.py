@@ -13,6 +13,7 @@ from fakes.fake_tools import FakeRunner
 from hadar_slurm.core.claims import MOST_OFF
 from hadar_slurm.core.job import Job
 from hadar_slurm.core.throughput import ThroughputTable
+from hadar_slurm.engine.modes import Mode
 from hadar_slurm.handoff import ProgressReport, user_reports, write_report
 from hadar_slurm.jobspec.comment import encode
 from hadar_slurm.jobspec.description import Description
@@ -20,7 +21,6 @@ from hadar_slurm.jobspec.estimator import shipped_ratios
 from hadar_slurm.slurm.backend import SlurmBackend
 from hadar_slurm.slurm.client.command_line import CommandLine
 from hadar_slurm.slurm.enforce.ledger import FILE_NAME, Ledger
-from hadar_slurm.slurm.enforce.modes import Mode
 from hadar_slurm.slurm.settings import BackendSettings
 from hadar_slurm.state.learned_changes import forget
 from hadar_slurm.state.throughput_store import Profile

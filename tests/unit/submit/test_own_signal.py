@@ -7,19 +7,35 @@ from pathlib import Path
 
 import pytest
 
+from hadar_slurm.jobspec.description import Description
 from hadar_slurm.state.heartbeat import Heartbeat
-from hadar_slurm.submit.describing.own_signal import own_signal
+from hadar_slurm.submit.describing.own_signal import as_movable
 from hadar_slurm.submit.request import parse_words, with_script
 from hadar_slurm.submit.service import Service
 
 ALL = {"default": "signals"}
 
 
+PREEMPTIBLE = {
+    "partition=low": (0.0, 60.0),
+    "partition=": (0.0, 60.0),
+    "partition=brief": (10.0, 300.0),
+    "partition=late": (600.0, 0.0),
+    "qos=cheap": (30.0, 0.0),
+}
+
+
+def movable(script: str, *words: str, moves: Mapping[str, str] = ALL) -> Description:
+    """Return how a job of a script is described."""
+    beat = Heartbeat(1, "toy", 1e12, "/spool", moves=moves, preemptible=PREEMPTIBLE)
+    request = with_script(parse_words([*words, "job.sh"], {}), lambda *_: script)
+    plain = Description(limit_s=3600.0, workload="job:job.sh")
+    return as_movable(plain, request, Service("", False, beat, Path()))
+
+
 def found(script: str, *words: str, moves: Mapping[str, str] = ALL) -> str:
     """Return the signal by which a job of a script may be moved; "" for none."""
-    beat = Heartbeat(1, "toy", 1e12, "/spool", moves=moves)
-    request = with_script(parse_words([*words, "job.sh"], {}), lambda *_: script)
-    return str(own_signal(request, Service("", False, beat, Path())) or "")
+    return movable(script, *words, moves=moves).signal
 
 
 def batch(*lines: str, signal: str = "B:USR1@120", words: str = "--requeue") -> str:
@@ -92,3 +108,32 @@ def test_own_options_and_the_site_say_how_else() -> None:
     assert found(script, "--partition=gpu", moves={"partition=gpu": "signals"}) == "B:USR1@120"
     # The default partition, under no name.
     assert found(script, moves={"partition=": "signals"}) == "B:USR1@120"
+
+
+@pytest.mark.parametrize(
+    ("words", "exempt_s", "signal"),
+    [
+        (["--partition=low"], 60.0, ""),
+        ([], 60.0, ""),
+        (["--partition=high", "--qos=cheap"], 0.0, "TERM@30"),
+        # No round waits for ten minutes.
+        (["--partition=late"], None, ""),
+        (["--partition=low,high"], None, ""),
+        (["--partition=low,brief"], 300.0, "TERM@10"),
+        (["--partition=low", "--no-requeue"], None, ""),
+        (["--partition=low", "--array=1-9"], None, ""),
+        (["--partition=low", "--hadar-checkpoint=no"], None, ""),
+        (["--partition=low", "--account=bio"], None, ""),
+        # What its owner has arranged goes before.
+        (["--partition=low", "--signal=USR2@40", "--requeue"], None, "USR2@40"),
+    ],
+)
+def test_a_job_that_slurm_may_preempt_may_be_requeued(
+    words: list[str], exempt_s: float | None, signal: str
+) -> None:
+    """Where the site says so, by the times of its partition or QOS, within half an hour a day."""
+    moves = {"default": "preemptible:30m", "account=bio": "signals"}
+    job = movable("#!/bin/bash\nsrun train\n", *words, moves=moves)
+    assert (job.exempt_s, job.signal) == (exempt_s, signal)
+    assert job.restart_loss_s == (0.0 if exempt_s is None else 1800.0)
+    assert movable("#!/bin/bash\nsrun train\n", *words, moves=ALL).exempt_s is None

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from hadar_slurm.slurm.client.protocol import Partitions
-
 
 class Mode(StrEnum):
     """What hadard may do to a job, from least to most invasive."""
@@ -31,6 +29,14 @@ class Mode(StrEnum):
     def places(self) -> bool:
         """Whether hadard decides on which GPUs jobs run."""
         return self in (Mode.STEER, Mode.HOLD)
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """The partitions of a Slurm; `default` is empty where it has none."""
+
+    names: tuple[str, ...]
+    default: str = ""
 
 
 _FROM_LEAST = tuple(Mode)
