@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +19,9 @@ from rich.text import Text
 
 from hadar_slurm.cli.completing import ConfigOption, JournalOption, JsonOption
 from hadar_slurm.config import read_config
+from hadar_slurm.core.moves import in_words
 from hadar_slurm.errors import ConfigError, UsageError
+from hadar_slurm.journal.moved import Move
 from hadar_slurm.journal.reader import read_period
 from hadar_slurm.lab.garbage import rare_collections
 from hadar_slurm.lab.replay import print_replay, replayed
@@ -134,11 +137,37 @@ def _print(console: Console, found: Report) -> None:
     mean = "" if found.mean_jct_s is None else f", mean JCT {found.mean_jct_s / _HOUR_S:.2f} h"
     console.print(f"{found.jobs} jobs; ended: {ended or 'none'}{mean}")
     console.print(f"{found.starts} starts, {found.moves} stops, {found.refused} actions refused")
+    for text in _moves_in_words(found.moved):
+        console.print(text)
     table = table_of("GPU type", "#managed, GPU hours", "#unmanaged", "#idle")
     for gpu_type, hours in found.gpu_hours.items():
         table.add_row(gpu_type, *(f"{n:,.1f}" for n in (hours.managed, hours.others, hours.idle)))
     console.print(table)
     _print_claims(console, found.claims)
+
+
+def _moves_in_words(moved: Sequence[Move]) -> Iterator[str]:
+    """Yield what moves cost and gained; nothing where there was none."""
+    if not moved:
+        return
+    away, jobs = [move.away_s for move in moved], len({move.job for move in moved})
+    cost = f"{in_words(statistics.median(away))} each without training (median), "
+    cost += f"{in_words(max(away))} at most, {in_words(sum(m.lost_s for m in moved))} of work lost"
+    yield f"{_counted(len(moved), 'move')} of {_counted(jobs, 'job')}: {cost}"
+    if not (faster := [move for move in moved if move.is_faster]):
+        return
+    had_s, foreseen_s = ([getattr(m, name) for m in faster] for name in ("had_s", "foreseen_s"))
+    had, foreseen = (_sooner(statistics.median(each)) for each in (had_s, foreseen_s))
+    gain = f"so far {had} than on the former ones (median), foreseen {foreseen}"
+    yield f"{len(faster):,} of these to faster GPUs: {gain}"
+
+
+def _sooner(seconds: float) -> str:
+    return f"{in_words(abs(seconds))} {'sooner' if seconds >= 0 else 'later'}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _print_claims(console: Console, found: Claims) -> None:

@@ -13,6 +13,7 @@ from hadar_slurm.core.cluster import Cluster, GpuType, JobId
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.journal import Line
 from hadar_slurm.journal.decoder import Changed
+from hadar_slurm.journal.moved import Move, Moves
 from hadar_slurm.journal.values import job_of, snapshot_of, throughputs_of
 from hadar_slurm.status.claims import Claims, ClaimsSeen
 from hadar_slurm.status.status import GpuUse, mode_of
@@ -56,6 +57,8 @@ class Report:
     decision_s_max: float
     gpu_hours: Mapping[GpuType, GpuHours]
     claims: Claims
+    # What moves cost and gained, those of jobs that train again.
+    moved: tuple[Move, ...]
 
 
 class Past(NamedTuple):
@@ -89,6 +92,7 @@ class Reporter:
     _lengths_s: list[float] = field(default_factory=list)
     _hours: dict[GpuType, GpuHours] = field(default_factory=dict)
     _claims: ClaimsSeen = field(default_factory=ClaimsSeen)
+    _moves: Moves = field(default_factory=Moves)
     # Of the lines of the open round: when the first began and for how long, their modes, and those
     # of the ones that observed anything.
     _open_s: tuple[float, float] = (0.0, 0.0)
@@ -123,6 +127,7 @@ class Reporter:
         self._errors.update(line["errors"])
         self._decisions_s.append(float(line["durations_s"].get("plan", 0.0)))
         self._claims.add(line)
+        self._moves.add(line)
         self._actions.update(map(itemgetter("do", "status"), line["actions"]))
         if "jobs" in line:
             self._seen = line
@@ -208,4 +213,5 @@ class Reporter:
             decision_s_max=max(self._decisions_s),
             gpu_hours=dict(sorted(self._hours.items())),
             claims=self._claims.found(self._span_s[1]),
+            moved=tuple(self._moves.found),
         )

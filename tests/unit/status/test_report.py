@@ -138,3 +138,46 @@ def test_a_round_that_saw_nothing_is_a_round() -> None:
     found = read(line).report()
     assert found is not None
     assert (found.rounds, found.jobs, found.gpu_hours) == (1, 0, {})
+
+
+def moving(time_s: float, done: float, on: str, *outcomes: Outcome, restarts: int = 0) -> Line:
+    """Return a line with one job of 1000 steps, 1 step/s on K80 and 4 on V100."""
+    speeds = some_rates(V100=4.0, K80=1.0)
+    job = a_job("1", steps=1000, done=done, throughputs=speeds, on=on)
+    job = replace(job, progress=replace(job.progress, restarts=restarts))
+    return a_line(time_s, job, outcomes=outcomes)
+
+
+def test_what_a_move_cost_and_gained() -> None:
+    """It was away for a minute, lost 40 s of work, and its 640 other steps take a quarter."""
+    stop = Outcome(Stop(JobId("1"), 0, a_gang("n2:K80:1")), Status.DONE)
+    lines = [
+        moving(0.0, 400.0, "n2:K80:1", stop),
+        moving(30.0, 360.0, ""),
+        moving(60.0, 360.0, "n1:V100:1", restarts=1),
+        moving(100.0, 520.0, "n1:V100:1", restarts=1),
+    ]
+    found = read(*lines).report()
+    assert found is not None
+    (move,) = found.moved
+    assert (move.from_types, move.to_types) == (("K80",), ("V100",))
+    assert (move.away_s, move.lost_s, move.is_faster) == (60.0, 40.0, True)
+    assert move.foreseen_s == 640.0 - 160.0 - 60.0 - 40.0
+    # In 100 s it would have had 100 steps more, and has 120.
+    assert move.had_s == 20.0
+    assert len(read(*lines[:2]).report().moved) == 0  # type: ignore[union-attr]
+
+
+def test_a_second_stop_ends_what_the_first_gained() -> None:
+    stop = Outcome(Stop(JobId("1"), 0, a_gang("n2:K80:1")), Status.DONE)
+    again = Outcome(Stop(JobId("1"), 0, a_gang("n1:V100:1")), Status.DONE)
+    found = read(
+        moving(0.0, 400.0, "n2:K80:1", stop),
+        moving(60.0, 400.0, "n1:V100:1", again, restarts=1),
+        moving(120.0, 400.0, "n2:K80:1", restarts=2),
+    ).report()
+    assert found is not None
+    assert [(m.to_types, m.had_s, m.is_faster) for m in found.moved] == [
+        (("V100",), -60.0, True),
+        (("K80",), -60.0, False),
+    ]
