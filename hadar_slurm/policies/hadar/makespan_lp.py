@@ -99,8 +99,9 @@ class Horizon:
     prices: tuple[float, ...]
     # Only long jobs can exceed the horizon, so only they have an entry.
     planned: Mapping[JobId, Planned]
-    # The cluster's types then, in the order of `prices`.
+    # The cluster's types then, in the order of `prices`, and the GPUs of each that jobs could have.
     gpu_types: tuple[GpuType, ...] = ()
+    gpus: tuple[int, ...] = ()
 
 
 def find_horizon(

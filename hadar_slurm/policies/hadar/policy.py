@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import mul
+from operator import mul, sub
 from typing import TYPE_CHECKING
 
 from hadar_slurm.core.cluster import JobId, TypeIndex
@@ -63,13 +63,13 @@ class Hadar:
         can_move = not able or any(job.spec.can_checkpoint for job in snapshot.plannable)
         arrivals = memory.arrivals.after(able)
         expects = arrivals.are_expected(snapshot.now_s)
-        horizon, is_new = None, False
+        horizon, is_new, gpus = None, False, open_gpus(snapshot, allocator.gpu_types)
         if can_move or not all(job.is_estimated for job in able):
-            horizon, is_new = self._horizon(kinds, able, memory.horizon)
+            horizon, is_new = self._horizon(kinds, able, gpus, memory.horizon)
         kinds.prices = horizon.prices if horizon and not expects else None
         shares = Shares.of(kinds, able, self.user_shares, memory.leads)
         most = arrivals.critical_share(snapshot.now_s, can_move=can_move)
-        most *= sum(open_gpus(snapshot, allocator.gpu_types))
+        most *= sum(gpus)
         queue = Ranking(kinds, horizon, shares, most_critical=most).queue()
         if can_move:
             patient = _place_with_moves(kinds, queue, shares)
@@ -86,7 +86,7 @@ class Hadar:
         return replace(plan, next_round_s=_next_round_s(allocator, queue)) if can_move else plan
 
     def _horizon(
-        self, kinds: Kinds, able: Sequence[Job], known: Horizon | None
+        self, kinds: Kinds, able: Sequence[Job], gpus: tuple[int, ...], known: Horizon | None
     ) -> tuple[Horizon | None, bool]:
         """Return the known horizon while it is valid, else a new one, and whether it is new."""
         from hadar_slurm.policies.hadar.makespan_lp import Demand, find_horizon
@@ -94,10 +94,9 @@ class Hadar:
         allocator, snapshot = kinds.allocator, kinds.allocator.snapshot
         if known and known.gpu_types != allocator.gpu_types:
             known = None
-        if known and not _is_stale(known, able, snapshot.now_s):
+        if known and not _is_stale(known, able, gpus, snapshot.now_s):
             return known, False
-        capacity = open_gpus(snapshot, allocator.gpu_types)
-        demands, sizes = [], list(zip(allocator.gpu_types, capacity, strict=True))
+        demands, sizes = [], list(zip(allocator.gpu_types, gpus, strict=True))
         for job in able:
             kind, size = kinds.of(job), job.spec.num_gpus
             held = None if job.spec.can_checkpoint else allocator.runs_on(job)
@@ -108,12 +107,12 @@ class Hadar:
         if not demands:
             return None, False
         try:
-            horizon = find_horizon(demands, capacity, snapshot.now_s, self.limits)
+            horizon = find_horizon(demands, gpus, snapshot.now_s, self.limits)
         except SolverError:
             # Without prices every type is free and no job critical.
             return (known if known and known.ends_s > snapshot.now_s else None), False
         ids = frozenset(job.job_id for job in able)
-        return replace(horizon, jobs=ids, gpu_types=allocator.gpu_types), True
+        return replace(horizon, jobs=ids, gpu_types=allocator.gpu_types, gpus=gpus), True
 
 
 def _stays(job: Job, round_s: float) -> bool:
@@ -147,9 +146,11 @@ def _place_by_insertion(kinds: Kinds, queue: Sequence[Entry]) -> tuple[Set[JobId
     return waits, (insertion.prices.get(jobs[0].job_id, ()) if jobs else ())
 
 
-def _is_stale(known: Horizon, jobs: Sequence[Job], now_s: float) -> bool:
+def _is_stale(known: Horizon, jobs: Sequence[Job], gpus: Sequence[int], now_s: float) -> bool:
     age_s, left_s = now_s - known.made_s, known.ends_s - now_s
+    changed = sum(map(abs, map(sub, gpus, known.gpus)))
     is_old = left_s <= 0 or age_s > tuning.RENEW_SHARE * left_s
+    is_old |= changed > tuning.RENEW_SHARE * sum(known.gpus)
     return is_old or (age_s >= _RENEW_S and known.jobs != {job.job_id for job in jobs})
 
 

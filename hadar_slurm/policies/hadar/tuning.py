@@ -19,8 +19,8 @@ LONGEST_WAIT_TIMES = 20.0  # 2026-11-23: as above
 CRITICAL_SHARE = 0.05  # 2026-11-21: hadar480_static; 2026-11-30: six workloads (ADR 39)
 # And once no more are expected on this share, if not all came at one time.
 LAST_SHARE = 1 / 3  # 2026-11-30: Sia's saturn 3 and 4, ef06 (ADR 39)
-# The makespan program is solved again after this share of the horizon: plan and progress drift. By
-# as much a running job stays critical for longer, and keeps its type before another critical job.
+# The makespan program is solved again after this share of the horizon, or once as many GPUs came or
+# went. By as much a running job stays critical for longer, and keeps its type before another one.
 RENEW_SHARE = 0.02  # 2026-11-25: hadar480
 # No job changes its type by regret for one that is not faster by this factor, beside the restart.
 STAYS = 1.05  # 2026-11-22: hadar480_load90

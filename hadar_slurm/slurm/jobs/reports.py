@@ -81,13 +81,11 @@ class Reports:
         else:
             steps = 0.0
         steps = min(steps, float(spec.total_steps))
-        if not steps:
-            return Progress(0.0, row.restarts)
         # The GPU-seconds are an estimate: Slurm forgets how long a requeued job ran before. All
         # steps count as trained on the type that the job holds now, or else on its fastest.
         gpu_type = spec.fastest_of(gang.gpus_by_type if gang else spec.throughputs.gpu_types)
         throughput = spec.throughput_on(gpu_type)
-        if throughput <= 0:
-            return Progress(steps, row.restarts, ())
-        service_s = spec.gpus_on(gpu_type) * steps / throughput
-        return Progress(steps, row.restarts, ((GpuType(gpu_type), service_s),))
+        service_s = steps / throughput if throughput > 0 else 0.0
+        service_s = spec.gpus_on(gpu_type) * max(service_s, seen.ran_s if gang else 0.0)
+        had = ((GpuType(gpu_type), service_s),) if service_s else ()
+        return Progress(steps, row.restarts, had)

@@ -8,10 +8,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from builders import ROUND, a_cluster, a_job, a_snapshot, placed_by, some_rates
 
-from hadar_slurm.core.cluster import JobId
-from hadar_slurm.core.job import Job
+from hadar_slurm.core.cluster import GpuType, JobId
+from hadar_slurm.core.job import Job, Progress
 from hadar_slurm.policies.hadar.arrivals import Arrivals
 from hadar_slurm.policies.hadar.makespan_lp import Horizon, Planned
 from hadar_slurm.policies.hadar.policy import Hadar, Memory
@@ -198,6 +199,43 @@ def test_the_program_is_kept_until_somebody_comes() -> None:
         round_ = replace(ROUND, index=16, start_s=now_s, memory=second.memory)
         plan_then = policy.plan(a_snapshot("1xV100", *jobs, now_s=now_s), round_)
         assert dict(plan_then.figures)["solved"] == solved
+
+
+def test_a_job_takes_the_better_gpus_that_plain_jobs_leave() -> None:
+    """The program counted on one K80 alone; it is solved again once the V100 is free."""
+    speeds = some_rates(V100=10.0, K80=1.0)
+    job = a_job("1", steps=1_000_000, throughputs=speeds, on="n2:K80:1")
+    policy = Hadar()
+    first = policy.plan(a_snapshot("1xV100,1xK80", job, occupied="n1:V100:1"), ROUND)
+    assert placed_by(first) == {"1": "n2:K80:1"}
+    for now_s, occupied, where in (
+        (360.0, "n1:V100:1", "n2:K80:1"),
+        (720.0, "", "n1:V100:1"),
+    ):
+        later = replace(ROUND, index=1, start_s=now_s, memory=first.memory)
+        trained = replace(job, progress=Progress(0.0, 0, ((GpuType("K80"), now_s),)))
+        snapshot = a_snapshot("1xV100,1xK80", trained, now_s=now_s, occupied=occupied)
+        plan = policy.plan(snapshot, later)
+        assert placed_by(plan) == {"1": where}
+        assert dict(plan.figures)["solved"] == float(not occupied)
+
+
+@pytest.mark.parametrize(
+    ("restarts", "trained_s", "moves"),
+    [(0, 2_640.0, True), (0, 2_639.0, False), (1, 5_280.0, True), (1, 5_279.0, False)],
+)
+def test_a_job_moves_once_it_has_trained_for_ten_restarts_each(
+    restarts: int, trained_s: float, moves: bool
+) -> None:
+    """Here of 300 s, less a round of 360 s, for each that it has had and the next."""
+    job = a_job("1", steps=10**7, throughputs=some_rates(V100=10.0, K80=1.0), on="n2:K80:1")
+    job = replace(
+        job,
+        spec=replace(job.spec, restart_cost_s=300.0),
+        progress=Progress(0.0, restarts, ((GpuType("K80"), trained_s),)),
+    )
+    plan = Hadar().plan(a_snapshot("1xV100,1xK80", job), ROUND)
+    assert placed_by(plan) == {"1": "n1:V100:1" if moves else "n2:K80:1"}
 
 
 def test_without_a_solution_the_shortest_go_first() -> None:

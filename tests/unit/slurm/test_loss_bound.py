@@ -164,6 +164,13 @@ def test_a_job_that_tells_its_checkpoints_is_stopped_after_one(bench: Bench) -> 
     assert bench.seen().spec.can_checkpoint
 
 
+def test_the_time_of_this_run_counts_as_service(tmp_path: Path) -> None:
+    """Also of a job whose steps are not known: a policy moves none that has trained little."""
+    progress = Bench(tmp_path, replace(DESCRIBED, steps=10**6)).until_ran(6_000.0).progress
+    assert progress.steps_done == 0
+    assert progress.service_gpu_s == 2 * 6_000.0
+
+
 def test_a_job_that_is_done_is_not_requeued(bench: Bench) -> None:
     bench.until_ran(5 * MOST_S)
     bench.tells("done")
