@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from clients.tools import MODEL, Outcome, Tool, Workplace
+from integration.site import eventually
 
 from hadar_slurm.core.cluster import JobId
 
@@ -67,3 +70,29 @@ def test_a_job_that_submitit_requeues_is_placed_again(submitit: Tool, workplace:
     outcome = workplace.run(submitit, by="site", workload="requeue")
     assert outcome.said == {"result": [60, 1, 1]}
     assert workplace.placed() == {job.id for job in outcome.jobs}
+
+
+def test_a_job_of_submitit_is_moved_by_its_own_signal(submitit: Tool, workplace: Workplace) -> None:
+    """submitit asks for USR2 and requeues the job itself; each number is counted once."""
+    site = workplace.site
+    taken = site.occupy(n1="gpu:2", n2="gpu:1")
+    site.start(
+        policy="hadar", moves="{default: signals}", round_seconds=4, restart_cost_seconds=0.5
+    )
+    counted = site.directory / "site" / "counted"
+
+    def free_the_faster() -> None:
+        eventually(lambda: counted.exists() and len(counted.read_text().split()) > 250, "it counts")
+        site.free(*taken.values())
+
+    with ThreadPoolExecutor(1) as pool:
+        freed = pool.submit(free_the_faster)
+        outcome = workplace.run(submitit, by="site", workload="moved")
+        freed.result()
+    numbers, nodes = zip(*(line.split() for line in outcome.said["result"]), strict=True)
+    assert [*map(int, numbers)] == [*range(1, 301)]
+    assert [*dict.fromkeys(nodes)] == ["n3", "n1"]
+    (job,) = outcome.jobs
+    assert job.description is not None
+    assert job.description.signal == "USR2@5"
+    assert site.queue()[job.id].restarts == 1

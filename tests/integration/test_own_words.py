@@ -88,7 +88,7 @@ def site(local_cluster: Callable[..., LocalCluster], tmp_path: Path) -> Iterator
     """Give a cluster on which all V100s are taken, and a hadard that moves by such words."""
     with local_cluster("v100:8,k80:8") as cluster:
         site = Site(cluster, tmp_path)
-        site.settings |= {"round_seconds": 4, "restart_cost_seconds": 0.5}
+        site.settings |= {"policy": "hadar", "round_seconds": 4, "restart_cost_seconds": 0.5}
         (site.directory / "train.py").write_text(TRAINING)
         yield site
         site.close()

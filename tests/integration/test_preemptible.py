@@ -76,7 +76,7 @@ def site(local_cluster: Callable[..., LocalCluster], tmp_path: Path) -> Iterator
         cluster.stop_controller()
         cluster.start_controller()
         site = Site(cluster, tmp_path)
-        site.settings |= {"round_seconds": 4, "restart_cost_seconds": 0.5}
+        site.settings |= {"policy": "hadar", "round_seconds": 4, "restart_cost_seconds": 0.5}
         (site.directory / "train.py").write_text(TRAINING)
         yield site
         site.close()

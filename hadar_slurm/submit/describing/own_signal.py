@@ -20,6 +20,8 @@ from hadar_slurm.submit.service import Service
 _ELSE = frozenset(("no-requeue", "array"))
 _OWN = frozenset(("checkpoint", "copies"))
 _REQUEUES = re.compile(r"\bscontrol\s+requeue\b")
+# What submitit runs in a step: on its signal it saves, or begins again, and requeues the job.
+_SUBMITIT = re.compile(r"\bsrun\b.* -m submitit\.core\._submit\b")
 # What ends the run or passes a signal on to the program. HUP asks services to read files again.
 _LEAVES = re.compile(r"\bexit\b|\bscancel\b|\bp?kill\b(?![^;\n|&]*\bHUP\b)")
 _TRAP = re.compile(
@@ -67,7 +69,7 @@ def _own_signal(request: SbatchRequest) -> OwnSignal | None:
     if found is None:
         return None
     text = _COMMENT.sub("", (given.get("wrap") or request.text)[:_MOST_LETTERS])
-    comes_back = "requeue" in given or _REQUEUES.search(text)
+    comes_back = "requeue" in given or _REQUEUES.search(text) or _SUBMITIT.search(text)
     return found if comes_back and _heeds(request.text, text, found) else None
 
 
