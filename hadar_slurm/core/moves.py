@@ -91,7 +91,6 @@ class MoveLevel(NamedTuple):
     most_s: float = 0.0
 
 
-_DEFAULT = MoveLevel(MovedBy.STATED)
 _LEVELS = "none, stated, signals, or preemptible:TIME with up to a day, such as preemptible:1h"
 
 
@@ -112,7 +111,7 @@ def level_of(levels: Mapping[str, str], partitions: str, qos: str, account: str)
     The least of those given for its partitions, QOS and account; else that for `default`.
     """
     if not levels:  # for each job in each round
-        return _DEFAULT
+        return parse_level("stated")
     keys = (*(f"partition={name}" for name in partitions.split(",")), f"qos={qos}")
     given = [levels[key] for key in (*keys, f"account={account}") if key in levels]
     return min(map(parse_level, given or [levels.get("default", "stated")]))

@@ -30,8 +30,8 @@ LIMITS = {
     "calls with more than 4 positional arguments": 94,
     "keys of hadar.yaml": 37,
     "modules that hadard loads": 115,
-    "lines that hadard loads": 15_617,
-    "lines that hadard has loaded after a round of steer": 17_866,
+    "lines that hadard loads": 15_616,
+    "lines that hadard has loaded after a round of steer": 17_865,
 }
 MOST_LINES_OF_SLURM = 8_043
 

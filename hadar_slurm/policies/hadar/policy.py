@@ -8,13 +8,13 @@ by what each would lose (`type_sharing.py`), then by the duals of a makespan pro
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import mul, sub
 from typing import TYPE_CHECKING
 
-from hadar_slurm.core.cluster import JobId, TypeIndex
+from hadar_slurm.core.cluster import GpuType, JobId, TypeIndex
 from hadar_slurm.core.job import Job, Phase
 from hadar_slurm.core.plan import Plan
 from hadar_slurm.core.snapshot import Round, Snapshot
@@ -56,7 +56,8 @@ class Hadar:
 
     def plan(self, snapshot: Snapshot, round_: Round) -> Plan:
         """Return which jobs run in `round_`, and on which GPUs."""
-        allocator = Allocator(snapshot, round_, stays=partial(_stays, round_s=round_.length_s))
+        stays = partial(_stays, round_=round_, gpu_types=snapshot.cluster.gpus_by_type)
+        allocator = Allocator(snapshot, round_, stays)
         memory = round_.memory if isinstance(round_.memory, Memory) else Memory()
         kinds = Kinds(allocator)
         able = [j for j in snapshot.plannable if j.steps_left > 0 and kinds.of(j).best]
@@ -115,12 +116,14 @@ class Hadar:
         return replace(horizon, jobs=ids, gpu_types=allocator.gpu_types, gpus=gpus), True
 
 
-def _stays(job: Job, round_s: float) -> bool:
-    """Return whether a running job has not trained for as long as another restart has to pay."""
-    progress, spec = job.progress, job.spec
+def _stays(job: Job, round_: Round, gpu_types: Collection[GpuType]) -> bool:
+    """Return whether a running job has not earned a stop; the first may earn itself later."""
+    spec, had, cost_s = job.spec, job.progress, tuning.EARNED_BY * job.spec.restart_cost_s
     # Rounds bound moves that take little of them.
-    least_s = max(0.0, tuning.EARNED_BY * spec.restart_cost_s - round_s)
-    return progress.service_gpu_s / spec.num_gpus < least_s * (progress.restarts + 1)
+    least_s = max(0.0, cost_s - round_.length_s) * (had.restarts + 1)
+    own, best = job.allocation.throughput(spec.throughputs), max(map(spec.throughput_on, gpu_types))
+    saves_s = job.steps_left / own - job.steps_left / best if own and not had.restarts else 0.0
+    return had.service_gpu_s / spec.num_gpus < least_s and saves_s < cost_s
 
 
 def _place_with_moves(kinds: Kinds, queue: Sequence[Entry], shares: Shares | None) -> Set[JobId]:

@@ -81,7 +81,7 @@ def is_ended_by_us(row: QueueRow, claim: Claim) -> bool:
 def own_signal(row: QueueRow) -> moves.OwnSignal | None:
     """Return the signal of its owner by which a job may be moved; None for any other job."""
     description = decode_or_none(row.comment)
-    return moves.parse_signal(description.signal) if description and description.signal else None
+    return moves.parse_signal(description.signal) if description else None
 
 
 def is_signalled(row: QueueRow) -> bool:
@@ -112,11 +112,8 @@ def bound_s(row: QueueRow) -> float:
 
 
 def measured_loss_s(row: QueueRow, report: ProgressReport | None, now_s: float) -> float | None:
-    """Return the work in seconds that a requeue would lose now; None where its owner bounds it.
-
-    A job that reports no checkpoint, and whose owner has not said that it writes any: its run.
-    """
-    if report is None or report.saved_s == 0:
+    """Return the work in seconds that a requeue would lose now; None where its owner bounds it."""
+    if report is None or report.saved_s == 0:  # nothing says that it can resume
         return None if _exempt_s(row) is None else max(0.0, now_s - row.started_s)
     is_of_this_run = report.restart == row.restarts
     return max(0.0, now_s - max(row.started_s, report.saved_s if is_of_this_run else 0.0))

@@ -228,7 +228,7 @@ def test_a_job_moves_once_it_has_trained_for_ten_restarts_each(
     restarts: int, trained_s: float, moves: bool
 ) -> None:
     """Here of 300 s, less a round of 360 s, for each that it has had and the next."""
-    job = a_job("1", steps=10**7, throughputs=some_rates(V100=10.0, K80=1.0), on="n2:K80:1")
+    job = a_job("1", steps=3_000, throughputs=some_rates(V100=10.0, K80=1.0), on="n2:K80:1")
     job = replace(
         job,
         spec=replace(job.spec, restart_cost_s=300.0),
@@ -236,6 +236,21 @@ def test_a_job_moves_once_it_has_trained_for_ten_restarts_each(
     )
     plan = Hadar().plan(a_snapshot("1xV100,1xK80", job), ROUND)
     assert placed_by(plan) == {"1": "n1:V100:1" if moves else "n2:K80:1"}
+
+
+def test_the_first_move_may_earn_itself_later() -> None:
+    """It saves ten restarts of 300 s or more; a second one has to be earned before."""
+    for steps, restarts, where in (
+        (3_400, 0, "n1:V100:1"),
+        (3_300, 0, "n2:K80:1"),
+        (3_400, 1, "n2:K80:1"),
+    ):
+        job = a_job("1", steps=steps, throughputs=some_rates(V100=10.0, K80=1.0), on="n2:K80:1")
+        spec, progress = replace(job.spec, restart_cost_s=300.0), Progress(0.0, restarts)
+        plan = Hadar().plan(
+            a_snapshot("1xV100,1xK80", replace(job, spec=spec, progress=progress)), ROUND
+        )
+        assert placed_by(plan) == {"1": where}
 
 
 def test_without_a_solution_the_shortest_go_first() -> None:
