@@ -69,8 +69,7 @@ class Hadar:
             horizon, is_new = self._horizon(kinds, able, gpus, memory.horizon)
         kinds.prices = horizon.prices if horizon and not expects else None
         shares = Shares.of(kinds, able, self.user_shares, memory.leads)
-        most = arrivals.critical_share(snapshot.now_s, can_move=can_move)
-        most *= sum(gpus)
+        most = sum(gpus) * arrivals.critical_share(snapshot.now_s, can_move=can_move)
         queue = Ranking(kinds, horizon, shares, most_critical=most).queue()
         if can_move:
             patient = _place_with_moves(kinds, queue, shares)
@@ -119,11 +118,12 @@ class Hadar:
 def _stays(job: Job, round_: Round, gpu_types: Collection[GpuType]) -> bool:
     """Return whether a running job has not earned a stop; the first may earn itself later."""
     spec, had, cost_s = job.spec, job.progress, tuning.EARNED_BY * job.spec.restart_cost_s
-    # Rounds bound moves that take little of them.
     least_s = max(0.0, cost_s - round_.length_s) * (had.restarts + 1)
-    own, best = job.allocation.throughput(spec.throughputs), max(map(spec.throughput_on, gpu_types))
-    saves_s = job.steps_left / own - job.steps_left / best if own and not had.restarts else 0.0
-    return had.service_gpu_s / spec.num_gpus < least_s and saves_s < cost_s
+    own = job.allocation.throughput(spec.throughputs)
+    best = max(map(spec.throughput_on, gpu_types), default=0.0)
+    saves_s = job.steps_left * (1 / own - 1 / best) if min(own, best) > 0 else 0.0
+    earns = not had.restarts and saves_s >= cost_s
+    return had.service_gpu_s / spec.num_gpus < least_s and not earns
 
 
 def _place_with_moves(kinds: Kinds, queue: Sequence[Entry], shares: Shares | None) -> Set[JobId]:

@@ -24,7 +24,7 @@ LAST_SHARE = 1 / 3  # 2026-11-30: Sia's saturn 3 and 4, ef06 (ADR 39)
 RENEW_SHARE = 0.02  # 2026-11-25: hadar480
 # No job changes its type by regret for one that is not faster by this factor, beside the restart.
 STAYS = 1.05  # 2026-11-22: hadar480_load90
-# Before each stop a job has trained for this many restarts, less a round, for each it has had.
+# Before each stop a job has trained for this many restarts, less a round (which bounds short ones).
 EARNED_BY = 10.0  # 2026-11-30: ef01, ef06, philly1, half movable with a loss of work (ADR 39)
 # The exponent on time left and number of GPUs in the worth of a type to a job.
 URGENCY = 0.5  # 2026-11-24: Sia's saturn 1, sweeps

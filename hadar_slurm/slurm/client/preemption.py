@@ -1,20 +1,23 @@
 """What Slurm preempts by requeue: partitions below others, and QOS that others preempt.
 
-By Slurm's documentation (slurm.conf, PreemptType and PreemptMode; sacctmgr, QOS), as 22.05.8 shows
-it.
+By Slurm's documentation (slurm.conf: PreemptType, PreemptMode; sacctmgr: QOS), as 22.05.8 shows it.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable
 from itertools import chain
 
 from hadar_slurm.core.time_limit import parse_time_limit
+from hadar_slurm.errors import SlurmError
 from hadar_slurm.slurm.client.parse import NodeRow
 from hadar_slurm.slurm.client.protocol import Preemptible
 from hadar_slurm.slurm.client.runner import Runner
 from hadar_slurm.slurm.client.state import read_nodes
+
+log = logging.getLogger(__name__)
 
 _SETTING = re.compile(r"^(Preempt\w+) += (.*)$", re.MULTILINE)
 _PARTITION = re.compile(
@@ -25,11 +28,15 @@ _QOS = "Name,Preempt,PreemptMode,GraceTime,PreemptExemptTime"
 
 
 def read_preemptible(runner: Runner) -> Preemptible:
-    """Return what Slurm preempts by requeue, by `partition=NAME` or `qos=NAME`."""
+    """Return what Slurm preempts by requeue; nothing without slurmdbd for QOS."""
     settings = dict(_SETTING.findall(runner.run(["scontrol", "show", "config"])))
     kind, exempt_s = settings.get("PreemptType", ""), _seconds(settings.get("PreemptExemptTime"))
     if kind.endswith("/qos"):
-        shown = runner.run(["sacctmgr", "-nP", "show", "qos", f"format={_QOS}"])
+        try:
+            shown = runner.run(["sacctmgr", "-nP", "show", "qos", f"format={_QOS}"])
+        except SlurmError as error:
+            log.warning("what Slurm preempts is not known: %s", error)
+            return {}
         return _of_qos(shown, settings.get("PreemptMode", ""), exempt_s)
     if kind.endswith("/partition_prio"):
         shown = runner.run(["scontrol", "-a", "show", "partition", "-o"])

@@ -36,8 +36,6 @@ class Stops(Changes):
 
     def stop(self, stops: Sequence[Stop]) -> Outcomes:
         """Take jobs off their GPUs, all at once, and return the outcome of each."""
-        if not stops:
-            return {}
         reported = self._on_reported_nodes(stops)
         queue = self._queue([stop.job_id for stop in reported])
         to_save, unsignalled = dict[Stop, Event](), dict[Stop, Event]()

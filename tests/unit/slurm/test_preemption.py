@@ -9,6 +9,7 @@ import pytest
 from fakes.fake_slurm import FakeSlurm
 from fakes.fake_tools import FakeRunner
 
+from hadar_slurm.errors import SlurmUnavailable
 from hadar_slurm.slurm.client.preemption import read_preemptible
 from hadar_slurm.slurm.client.protocol import Preemptible
 
@@ -49,6 +50,8 @@ class Answers(FakeRunner):
     def run(self, argv: Sequence[str], **options: object) -> str:
         """Return the text for the last word of a command that has one."""
         found = next((text for word, text in (self.texts or {}).items() if word in argv), None)
+        if found == "":
+            raise SlurmUnavailable("sacctmgr: error: no answer")
         return super().run(argv) if found is None else found
 
 
@@ -79,6 +82,13 @@ def test_qos_that_another_preempts(mode: str) -> None:
     }
     own = {"qos=low": (30.0, 300.0)}
     assert read("qos", mode) == own | (of_cluster if mode == "REQUEUE" else {})
+
+
+def test_no_answer_is_no_preemption(caplog: pytest.LogCaptureFixture) -> None:
+    """slurmdbd may be down; the partitions that hadard places in are known all the same."""
+    texts = {"config": CONFIG.format(kind="qos", mode="REQUEUE"), "qos": ""}
+    assert read_preemptible(Answers(slurm=FakeSlurm("v100:2"), texts=texts)) == {}
+    assert "sacctmgr: error: no answer" in caplog.text
 
 
 def test_a_slurm_without_preemption() -> None:
