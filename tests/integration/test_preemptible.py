@@ -117,12 +117,14 @@ def test_they_are_moved_once_and_lose_one_interval_at_most(site: Site) -> None:
 
 
 def test_others_stay(site: Site) -> None:
-    """Those that Slurm would not requeue, or whose user has said no."""
+    """Those that Slurm would not requeue, whose user has said no, or for which others wait."""
     fast = site.occupy(n1="gpu:8")
     site.start(moves="{default: preemptible}")
     jobs = [submit(site, name, words, "sleep 600") for name, words in STAYS.items()]
+    awaited = submit(site, "awaited", "--partition=killable", "sleep 600")
+    site.submit("--dependency=afterany:" + awaited, "--wrap=true", command=["sbatch"])
     eventually(
-        lambda: [row.state for row in site.queue().values()].count("RUNNING") == len(STAYS) + 1,
+        lambda: [row.state for row in site.queue().values()].count("RUNNING") == len(STAYS) + 2,
         lambda: site.told(*jobs),
     )
     site.until_rounds(2)
@@ -130,6 +132,7 @@ def test_others_stay(site: Site) -> None:
     site.until_rounds(4)
     assert {row.restarts for row in site.queue().values()} == {0}
     assert [a for line in site.lines() for a in line["actions"] if a["do"] == "stop"] == []
+    assert "other jobs wait for its end" in "; ".join(site.seen(awaited)["remarks"])
 
 
 @pytest.mark.parametrize("moves", ["{}", "{default: preemptible, partition=spot: signals}"])

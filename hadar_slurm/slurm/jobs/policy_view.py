@@ -9,7 +9,7 @@ from functools import cached_property
 from hadar_slurm.core.cluster import NodeName
 from hadar_slurm.core.gang import Allocation, Gang
 from hadar_slurm.core.job import Job, JobSpec, Phase, Progress, SizeBelief
-from hadar_slurm.core.moves import requeue_remark
+from hadar_slurm.core.moves import MovedBy, requeue_remark
 from hadar_slurm.core.type_failures import Bar
 from hadar_slurm.engine.pins import Pins
 from hadar_slurm.jobspec.description import Submitted, job_spec
@@ -17,9 +17,8 @@ from hadar_slurm.jobspec.estimator import words
 from hadar_slurm.slurm.client.parse import NOTHING, UNTYPED, QueueRow
 from hadar_slurm.slurm.client.protocol import SlurmAdapter
 from hadar_slurm.slurm.client.state import SlurmState
-from hadar_slurm.slurm.enforce import stoppable
 from hadar_slurm.slurm.enforce.claim import Claim
-from hadar_slurm.slurm.enforce.stoppable import own_signal, why_not_migrated
+from hadar_slurm.slurm.enforce.stoppable import kept_part, why_not_migrated, with_loss
 from hadar_slurm.slurm.jobs.choices import Choice, Choices
 from hadar_slurm.slurm.jobs.ended_jobs import ClaimChecks, LearnedSizes
 from hadar_slurm.slurm.jobs.reports import Reports
@@ -252,15 +251,16 @@ class PolicyView:
         facts, kept = (row, seen.report, seen.now_s), None
         may_migrate = spec.can_checkpoint and (row.state in _RUN_STATES or claim.ended_run > 0)
         why_not = why_not_migrated(row, seen.report, claim, seen.now_s) if may_migrate else ""
-        if may_migrate and own_signal(row) and row.raw_id in self.state.awaited:
-            why_not = "not migrated: other jobs wait for its end, and its signal may end it"
+        is_unasked = may_migrate and seen.description.moved_by > MovedBy.STATED
+        if is_unasked and row.raw_id in self.state.awaited:
+            why_not = "not migrated: other jobs wait for its end"
         if why_not and phase is not Phase.STARTING:
             spec = replace(spec, can_checkpoint=False)
         if (most_s := seen.description.restart_loss_s) and may_migrate and gang is not None:
             total, speed = spec.total_steps, gang.throughput(spec.throughputs)
             done = progress.steps_done / total
-            kept = stoppable.kept_part(claim.kept_part, done, speed / total, *facts)
-            spec = stoppable.with_loss(spec, *facts)
+            kept = kept_part(claim.kept_part, done, speed / total, *facts)
+            spec = with_loss(spec, *facts)
             why_not = why_not or requeue_remark(most_s)
         return spec, kept, why_not
 
