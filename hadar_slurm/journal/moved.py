@@ -39,13 +39,12 @@ class Move:
 
 @dataclass(slots=True)
 class _Trace:
-    """A job that was stopped: its steps and restarts then, and its steps as it ran again."""
+    """A job that was stopped, with its GPUs, restarts and steps then."""
 
     move: Move
     gang: Line
     restarts: int
-    stopped_at: float
-    began_at: float = 0.0
+    steps: float
     # Steps/s on the former GPUs.
     former: float = 0.0
 
@@ -93,18 +92,17 @@ class Moves:
         if not (former > 0 and now > 0):
             return
         move.to_types, move.away_s = _types(row["holds"]), time_s - move.stopped_s
-        trace.began_at = row["steps_done"]
-        move.lost_s = max(0.0, trace.stopped_at - trace.began_at) / former
-        saved_s, move.is_faster = job.steps_left * (1 / former - 1 / now), now > former
-        move.had_s = (trace.began_at - trace.stopped_at) / former - move.away_s
-        move.foreseen_s = saved_s + move.had_s
+        move.lost_s = max(0.0, trace.steps - row["steps_done"]) / former
+        move.is_faster = now > former
+        self._see_back(trace, row, time_s)
+        move.foreseen_s = move.had_s + job.steps_left * (1 / former - 1 / now)
         self._back[name] = trace
         self.found.append(move)
 
     def _see_back(self, trace: _Trace, row: Line, time_s: float) -> None:
         """Count what a job has trained since."""
         if row["phase"] == "running":
-            in_steps_s = (row["steps_done"] - trace.stopped_at) / trace.former
+            in_steps_s = (row["steps_done"] - trace.steps) / trace.former
             trace.move.had_s = in_steps_s - (time_s - trace.move.stopped_s)
 
 

@@ -5,11 +5,11 @@ The scripts are the public idioms, unmodified; the program is a training that co
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from integration.counted_steps import KNOWN, trained, write_program
 from integration.site import Site, eventually
 
 from hadar_slurm.core.cluster import JobId
@@ -18,33 +18,6 @@ from hadar_slurm.devcluster.cluster import LocalCluster
 pytestmark = pytest.mark.slurm
 
 STEPS = 300
-# So that hadard knows the speeds, and a move always pays.
-KNOWN = ("--hadar-throughput=v100=60,k80=1", "--hadar-gang=1", "--hadar-steps=1000000")
-TRAINING = f"""
-import os, pathlib, signal, sys, time
-
-job, node = os.environ["SLURM_JOB_ID"], os.environ["SLURMD_NODENAME"]
-state, trained = pathlib.Path(job + ".state"), pathlib.Path(job + ".trained")
-step = int(state.read_text()) if state.exists() else 0
-asked = []
-if sys.argv[1] != "dies":
-    signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))
-while step < {STEPS}:
-    time.sleep(0.1)
-    step += 1
-    with trained.open("a") as file:
-        print(step, node, file=file)
-    if asked and sys.argv[1] != "ignores":
-        with pathlib.Path(job + ".signals").open("a") as file:
-            print(*asked, node, file=file)
-        asked.clear()
-        draft = state.with_suffix(".new")
-        draft.write_text(str(step))
-        draft.replace(state)
-        if sys.argv[1] == "exits":
-            sys.exit(int(sys.argv[2]))
-pathlib.Path(job + ".done").write_text(node)
-"""
 # Each with the lines of its script, and how often the job may be moved: at any time, or once.
 MOVED = {
     "requeues itself": (
@@ -89,7 +62,7 @@ def site(local_cluster: Callable[..., LocalCluster], tmp_path: Path) -> Iterator
     with local_cluster("v100:8,k80:8") as cluster:
         site = Site(cluster, tmp_path)
         site.settings |= {"policy": "hadar", "round_seconds": 4, "restart_cost_seconds": 0.5}
-        (site.directory / "train.py").write_text(TRAINING)
+        write_program(site, steps=STEPS, signal="SIGUSR1", every=10**9)
         yield site
         site.close()
 
@@ -98,13 +71,6 @@ def submit(site: Site, name: str, *words: str, lines: tuple[str, ...]) -> JobId:
     """Submit a user's script, which says nothing of hadard; its speeds are known."""
     script = site.script(name.replace(" ", "-"), *lines)
     return site.submit(*KNOWN, "--output=%j.out", *words, script)
-
-
-def trained(site: Site, job: JobId) -> tuple[Counter[int], list[str]]:
-    """Return how often each step was trained, and the nodes, in order."""
-    path = site.directory / f"{job}.trained"
-    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-    return Counter(int(step) for step, _ in lines), list(dict.fromkeys(node for _, node in lines))
 
 
 def signalled(name: str, words: tuple[str, ...]) -> tuple[str, ...]:

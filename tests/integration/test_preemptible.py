@@ -5,11 +5,11 @@ The scripts say nothing of hadard: they name a partition.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from integration.counted_steps import KNOWN, trained, write_program
 from integration.site import Site, eventually
 
 from hadar_slurm.core.cluster import JobId
@@ -18,8 +18,6 @@ from hadar_slurm.devcluster.cluster import LocalCluster
 pytestmark = pytest.mark.slurm
 
 STEPS = 250
-# So that hadard knows the speeds, and a move always pays.
-KNOWN = ("--hadar-throughput=v100=60,k80=1", "--hadar-gang=1", "--hadar-steps=1000000")
 PARTITIONS = """
 PartitionName=killable Nodes=ALL MaxTime=INFINITE PriorityTier=1
 PartitionName=spot Nodes=ALL MaxTime=INFINITE PriorityTier=1 GraceTime=4
@@ -27,34 +25,11 @@ PartitionName=cheap Nodes=ALL MaxTime=INFINITE PriorityTier=1 PreemptMode=CANCEL
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 """
-# Saves every 20 steps, and on SIGTERM where that is said.
-TRAINING = f"""
-import os, pathlib, signal, sys, time
-
-job, node = os.environ["SLURM_JOB_ID"], os.environ["SLURMD_NODENAME"]
-state, trained = pathlib.Path(job + ".state"), pathlib.Path(job + ".trained")
-step = int(state.read_text()) if state.exists() else 0
-asked = []
-if sys.argv[1:] == ["saves"]:
-    signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
-while step < {STEPS}:
-    time.sleep(0.1)
-    step += 1
-    with trained.open("a") as file:
-        print(step, node, file=file)
-    if step % 20 == 0 or asked:
-        draft = state.with_suffix(".new")
-        draft.write_text(str(step))
-        draft.replace(state)
-    if asked:
-        sys.exit(143)
-pathlib.Path(job + ".done").write_text(node)
-"""
 # By name: the words of sbatch, the command, and how often a step may be trained.
 MOVED = {
-    "by the epoch": ("--partition=killable", "python3 train.py", 2),
-    "saves on SIGTERM": ("--partition=spot", "srun python3 train.py saves", 1),
-    "dies of SIGTERM": ("--partition=spot", "srun python3 train.py", 2),
+    "by the epoch": ("--partition=killable", "python3 train.py dies", 2),
+    "saves on SIGTERM": ("--partition=spot", "srun python3 train.py exits 143", 1),
+    "dies of SIGTERM": ("--partition=spot", "srun python3 train.py dies", 2),
 }
 STAYS = {
     "above the others": "--partition=main",
@@ -77,7 +52,7 @@ def site(local_cluster: Callable[..., LocalCluster], tmp_path: Path) -> Iterator
         cluster.start_controller()
         site = Site(cluster, tmp_path)
         site.settings |= {"policy": "hadar", "round_seconds": 4, "restart_cost_seconds": 0.5}
-        (site.directory / "train.py").write_text(TRAINING)
+        write_program(site, steps=STEPS, signal="SIGTERM", every=20)
         yield site
         site.close()
 
@@ -86,13 +61,6 @@ def submit(site: Site, name: str, words: str, command: str) -> JobId:
     """Submit a user's script."""
     script = site.script(name.replace(" ", "-"), command)
     return site.submit(*KNOWN, "--output=%j.out", *words.split(), script)
-
-
-def trained(site: Site, job: JobId) -> tuple[Counter[int], list[str]]:
-    """Return how often each step was trained, and the nodes, in order."""
-    path = site.directory / f"{job}.trained"
-    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-    return Counter(int(step) for step, _ in lines), list(dict.fromkeys(node for _, node in lines))
 
 
 def test_they_are_moved_once_and_lose_one_interval_at_most(site: Site) -> None:
@@ -139,7 +107,7 @@ def test_others_stay(site: Site) -> None:
 def test_the_site_decides(site: Site, moves: str) -> None:
     """And hadar-sbatch says so, with what the job may lose."""
     site.start(moves=moves)
-    script = site.script("job", "srun python3 train.py saves")
+    script = site.script("job", "srun python3 train.py exits 143")
     said = site.hadar_sbatch(*KNOWN, "--partition=spot", "--hadar-dry-run", script)
     assert "may be requeued" not in said.stderr
     assert "--open-mode" not in said.stdout
@@ -148,7 +116,7 @@ def test_the_site_decides(site: Site, moves: str) -> None:
 def test_the_line_says_by_which_rule(site: Site) -> None:
     """And how to forbid it."""
     site.start(moves="{partition=spot: preemptible:30m}")
-    script = site.script("job", "srun python3 train.py saves")
+    script = site.script("job", "srun python3 train.py exits 143")
     said = site.hadar_sbatch(*KNOWN, "--partition=spot", "--hadar-dry-run", script)
     rule = "may be requeued to move, as Slurm may preempt it, after TERM and 4 s, losing at most"
     assert f"{rule} 30 min of work in a day; not with --hadar-checkpoint=no" in said.stderr

@@ -16,7 +16,7 @@ from dataclasses import replace
 from hadar_slurm.core import moves
 from hadar_slurm.core.job import JobSpec
 from hadar_slurm.job_files import ProgressReport
-from hadar_slurm.jobspec.description import decode_or_none
+from hadar_slurm.jobspec.description import Description, decode_or_none
 from hadar_slurm.slurm.client.parse import QueueRow
 from hadar_slurm.slurm.enforce.claim import Claim
 
@@ -33,25 +33,15 @@ def why_not_migrated(
     """Return why a running job must not be sent USR1, or be requeued without; empty: it may."""
     if not row.may_requeue:
         return f"not migrated: {NEVER_REQUEUED}"
-    ran_s = now_s - row.started_s
     said = report if report is not None and report.restart == row.restarts else None
     if said is not None and said.state == "done":
         why = "it has reported that it is done"
-    elif most_s := bound_s(row):
-        loses_s, exempt_s = measured_loss_s(row, report, now_s), _exempt_s(row)
-        if exempt_s is None or loses_s is None:
-            why = moves.why_not_requeued(most_s, loses_s, ran_s)
-        else:
-            # A requeue counts as a submission.
-            since_s = now_s - row.submitted_s if row.restarts else math.inf
-            why = moves.why_not_preempted(loses_s, most_s, since_s=since_s)
-            if ran_s < exempt_s:
-                why = f"it has run for less than {moves.in_words(exempt_s)}, PreemptExemptTime"
-        if why or not (own := own_signal(row)):
-            return f"not migrated now: {why}" if why else ""
-        return moves.why_not_signalled(own, ran_s, claim.ended_run)
+    elif bound_s(row) and (why := _why_not_requeued(row, report, now_s)):
+        return f"not migrated now: {why}"
     elif own := own_signal(row):
-        return moves.why_not_signalled(own, ran_s, claim.ended_run)
+        return moves.why_not_signalled(own, now_s - row.started_s, claim.ended_run)
+    elif bound_s(row):
+        return ""
     elif n := claim.ended_run:
         why = f"USR1 from hadard ended its run {n}, though it had said that it listens"
     elif said is None:
@@ -62,6 +52,18 @@ def why_not_migrated(
         why = "USR1 would end it or find no handler: its program installs none, or its batch script"
         why += " neither handles nor ignores USR1"
     return f"not migrated: {why}"
+
+
+def _why_not_requeued(row: QueueRow, report: ProgressReport | None, now_s: float) -> str:
+    """Return why a run must not lose work now; empty: it may."""
+    most_s, exempt_s, ran_s = bound_s(row), _described(row).exempt_s, now_s - row.started_s
+    if (loses_s := measured_loss_s(row, report, now_s)) is None or exempt_s is None:
+        return moves.why_not_requeued(most_s, loses_s, ran_s)
+    if ran_s < exempt_s:
+        return f"it has run for less than {moves.in_words(exempt_s)}, PreemptExemptTime"
+    # A requeue counts as a submission.
+    since_s = now_s - row.submitted_s if row.restarts else math.inf
+    return moves.why_not_preempted(loses_s, most_s, since_s=since_s)
 
 
 def is_ended_by_us(row: QueueRow, claim: Claim) -> bool:
@@ -80,8 +82,7 @@ def is_ended_by_us(row: QueueRow, claim: Claim) -> bool:
 
 def own_signal(row: QueueRow) -> moves.OwnSignal | None:
     """Return the signal of its owner by which a job may be moved; None for any other job."""
-    description = decode_or_none(row.comment)
-    return moves.parse_signal(description.signal) if description else None
+    return moves.parse_signal(_described(row).signal)
 
 
 def is_signalled(row: QueueRow) -> bool:
@@ -89,9 +90,8 @@ def is_signalled(row: QueueRow) -> bool:
     return not bound_s(row) or own_signal(row) is not None
 
 
-def _exempt_s(row: QueueRow) -> float | None:
-    description = decode_or_none(row.comment)
-    return description.exempt_s if description is not None else None
+def _described(row: QueueRow) -> Description:
+    return decode_or_none(row.comment) or Description(steps=1, workload="none")
 
 
 def signal_of(row: QueueRow) -> moves.OwnSignal:
@@ -107,14 +107,13 @@ def takes_messages_after(row: QueueRow, run: int, now_s: float) -> bool:
 
 def bound_s(row: QueueRow) -> float:
     """Return the work in seconds that a requeue of the job may lose; 0: it needs a signal."""
-    description = decode_or_none(row.comment)
-    return description.restart_loss_s if description is not None else 0.0
+    return _described(row).restart_loss_s
 
 
 def measured_loss_s(row: QueueRow, report: ProgressReport | None, now_s: float) -> float | None:
     """Return the work in seconds that a requeue would lose now; None where its owner bounds it."""
     if report is None or report.saved_s == 0:  # nothing says that it can resume
-        return None if _exempt_s(row) is None else max(0.0, now_s - row.started_s)
+        return None if _described(row).exempt_s is None else max(0.0, now_s - row.started_s)
     is_of_this_run = report.restart == row.restarts
     return max(0.0, now_s - max(row.started_s, report.saved_s if is_of_this_run else 0.0))
 

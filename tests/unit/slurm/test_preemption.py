@@ -85,7 +85,7 @@ def test_qos_that_another_preempts(mode: str) -> None:
 
 
 def test_no_answer_is_no_preemption(caplog: pytest.LogCaptureFixture) -> None:
-    """slurmdbd may be down; the partitions that hadard places in are known all the same."""
+    """slurmdbd may be down; the partitions that hadard places in are known nevertheless."""
     texts = {"config": CONFIG.format(kind="qos", mode="REQUEUE"), "qos": ""}
     assert read_preemptible(Answers(slurm=FakeSlurm("v100:2"), texts=texts)) == {}
     assert "sacctmgr: error: no answer" in caplog.text
